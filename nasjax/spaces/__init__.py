@@ -1,0 +1,32 @@
+"""Search spaces: what an architecture is, how to draw, change, compare, read and write one."""
+
+from nasjax.errors import unknown_name
+from nasjax.spaces.base import CellGraph, Space
+from nasjax.spaces.darts import DARTS
+from nasjax.spaces.nasbench201 import NASBENCH201
+
+SPACES: dict[str, Space] = {space.name: space for space in (DARTS, NASBENCH201)}
+"""Every space by name."""
+
+__all__ = ["SPACES", "CellGraph", "Space", "get_space"]
+
+
+def get_space(name: str) -> Space:
+    """The space of that name.
+
+    Args:
+      name: a key of ``SPACES``.
+
+    Returns:
+      The space.
+
+    Raises:
+      InputError: if there is none, with the nearest name.
+
+    Example:
+      >>> get_space("nasbench201").size
+      15625
+    """
+    if name not in SPACES:
+        raise unknown_name("get_space", "space", name, SPACES)
+    return SPACES[name]
