@@ -1,0 +1,121 @@
+"""The NAS-Bench-201 table: published values, and files that are no such table."""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nasjax.errors import InputError
+from nasjax.evaluation.tables import load_nasbench201_table
+from nasjax.spaces.nasbench201 import genotype_from_index, to_string
+
+HEADER = "index,arch,c10_test200_mean,c100_test200_mean,in16_test200_mean,c10_val12,c10_params_M"
+ROWS = [
+    f"{index},{to_string(genotype_from_index(index))},{values}"
+    for index, values in (
+        (0, "85.5,52.9,26.6,63.3,0.129306"),
+        (6111, "94.3733,73.22,46.7111,84.384,1.073466"),
+        (1, "85.5,70.2,44.0,82.8,0.802426"),
+        (2, "10,1,0.83,100,0.073306"),
+    )
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(lines, name="table.csv"):
+        path = tmp_path / name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+def _raises(path, message):
+    with pytest.raises(InputError, match=message) as caught:
+        load_nasbench201_table(path)
+    assert str(path) in str(caught.value)
+
+
+def test_published_table():
+    folder = os.environ.get("NASJAX_DATA", Path(__file__).parents[3] / "shared" / "data")
+    path = Path(folder) / "nb201_accuracies.csv.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; set NASJAX_DATA")
+    table = load_nasbench201_table(path)
+    assert table.genotypes.shape == (15_625, 6)
+    for index, name, accuracy in (
+        (6111, "cifar10_test", 0.943733),
+        (9930, "cifar100_test", 0.735133),
+        (857, "imagenet16_test", 0.473111),
+    ):
+        assert getattr(table, name).argmax() == index
+        entry = table.lookup(genotype_from_index(index))
+        assert getattr(entry, name) == pytest.approx(accuracy, abs=1e-9)
+    assert table.lookup(genotype_from_index(6111)).cifar10_rank == 1
+    convolutions = np.stack([(table.genotypes == op).sum(axis=1) for op in (2, 3)])
+    params = 0.073306 + 0.028 * convolutions[0] + 0.24304 * convolutions[1]
+    # The published numbers are rounded to six places, the slopes to five.
+    np.testing.assert_allclose(table.params_millions, params, atol=2e-4)
+
+
+def test_lookup_gives_fractions_and_ranks(write):
+    table = load_nasbench201_table(write([HEADER, *ROWS]))
+    entry = table.lookup(genotype_from_index(6111))
+    assert entry == pytest.approx((0.943733, 0.7322, 0.467111, 0.84384, 1.073466, 1))
+    ranks = [table.lookup(genotype_from_index(i)).cifar10_rank for i in (6111, 0, 1, 2)]
+    assert ranks == [1, 2, 2, 4]
+    with pytest.raises(InputError, match="must be in the table of 4 cells"):
+        table.lookup(genotype_from_index(3))
+    with pytest.raises(InputError, match="must be integers of shape"):
+        table.lookup(np.zeros(5, int))
+
+
+def test_columns_may_stand_in_any_order_and_files_may_be_gzipped(write, tmp_path):
+    plain = load_nasbench201_table(write([HEADER, *ROWS]))
+    reordered = [",".join(reversed(line.split(","))) for line in (HEADER, *ROWS)]
+    path = tmp_path / "zipped"
+    path.write_bytes(gzip.compress("\r\n".join(reordered).encode("utf-8-sig")))
+    zipped = load_nasbench201_table(path)
+    np.testing.assert_array_equal(zipped.genotypes, plain.genotypes)
+    np.testing.assert_array_equal(zipped.cifar100_test, plain.cifar100_test)
+    np.testing.assert_array_equal(zipped.params_millions, [0.129306, 1.073466, 0.802426, 0.073306])
+
+
+def test_missing_file_says_what_to_do(tmp_path):
+    _raises(tmp_path / "none.csv.gz", "No such file.*--table.*NASJAX_DATA")
+    _raises(tmp_path, "Is a directory")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([""], "must have the columns.* got no arch"),
+        ([HEADER], "got only a header"),
+        ([HEADER.replace("c10_val12", "x"), *ROWS], "got no c10_val12"),
+        ([HEADER, *ROWS, ROWS[1]], r"line 6: every cell .* \(first on line 3\)"),
+        ([HEADER, ROWS[0], ROWS[1][:-20]], "line 3: a row must have 7 columns, got [56]"),
+        ([HEADER, ROWS[0].replace("52.9", "52,9")], "line 2: a row must have 7 columns, got 8"),
+        ([HEADER, ROWS[0].replace("52.9", "nan")], "line 2: c100_.* a percentage, .*got 'nan'"),
+        ([HEADER, ROWS[0].replace("52.9", "")], "c100_test200_mean must be a percentage.*got ''"),
+        ([HEADER, ROWS[0].replace("52.9", "152.9")], "c100_test200_mean must be a percentage"),
+        ([HEADER, ROWS[0].replace("0.129306", "inf")], "c10_params_M must be a number .*'inf'"),
+        ([HEADER, ROWS[0].replace("connect~2", "~2")], "line 2: `arch`: .*operation 'skip_'"),
+        ([HEADER, ROWS[0].replace("85.5", "0.855")], "must be in percent, got at most 0.855"),
+        ([HEADER, "\x00" + "x" * 200_000], "line 2"),
+    ],
+)  # fmt: skip
+def test_damaged_tables_name_path_and_line(write, lines, message):
+    _raises(write(lines), message)
+
+
+def test_truncated_and_foreign_files(tmp_path):
+    content = gzip.compress("\n".join([HEADER, *ROWS]).encode())
+    path = tmp_path / "table.csv.gz"
+    for damaged in (content[:-20], content[:12], content[:20] + b"\xff" * 30 + content[50:]):
+        path.write_bytes(damaged)
+        _raises(path, "got a damaged one")
+    path.write_bytes(b"\x89PNG\xff\xfe")
+    _raises(path, "got a damaged one")
