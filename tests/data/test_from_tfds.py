@@ -1,0 +1,155 @@
+import sys
+import urllib.error
+import urllib.request
+import warnings
+
+import numpy as np
+import pytest
+
+from nasjax.data import base, from_tfds, load_data
+from nasjax.data.from_tfds import read_tfds
+from nasjax.errors import InputError
+
+
+class _Builder:
+    """As much of a builder as preparing one needs."""
+
+    data_dir = "/data"
+    url_infos = {"http://example.invalid/a": None}
+
+    def __init__(self, error=None, is_ready=False):
+        self.error = error
+        self.is_ready = is_ready
+        self.num_downloads = 0
+
+    def is_prepared(self):
+        return self.is_ready
+
+    def download_and_prepare(self):
+        self.num_downloads += 1
+        if self.error is not None:
+            raise self.error
+
+
+def _answer(error):
+    def urlopen(request, timeout):
+        assert request.get_method() == "HEAD" and timeout <= 10
+        raise error
+
+    return urlopen
+
+
+@pytest.mark.parametrize("missing", ["tensorflow", "tensorflow_datasets"])
+def test_without_tensorflow(monkeypatch, missing):
+    if missing == "tensorflow_datasets":  # so that TensorFlow itself is not needed, nor imported
+        monkeypatch.setitem(sys.modules, "tensorflow", sys)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(InputError, match="must be importable, got .*Run `pip install"):
+        load_data("tfds:mnist")
+
+
+def test_no_network_is_told_without_a_download(monkeypatch):
+    error = urllib.error.URLError("Name or service not known")
+    monkeypatch.setattr(urllib.request, "urlopen", _answer(error))
+    builder = _Builder()
+    with pytest.raises(InputError, match="needs the network, got .*Name or service not known"):
+        from_tfds._prepare("here", builder, download=True)
+    assert builder.num_downloads == 0
+
+
+def test_any_answer_means_network(monkeypatch):
+    error = urllib.error.HTTPError("http://example.invalid/a", 403, "Forbidden", None, None)
+    monkeypatch.setattr(urllib.request, "urlopen", _answer(error))
+    builder = _Builder()
+    from_tfds._prepare("here", builder, download=True)
+    assert builder.num_downloads == 1
+    error.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("Manual directory does not exist\nand more"),
+        OSError("No space left on device"),
+        NotImplementedError(),
+    ],
+)
+def test_failed_preparation_is_told_in_one_line(monkeypatch, error):
+    monkeypatch.setattr(from_tfds, "_check_network", lambda where, builder: None)
+    with pytest.raises(InputError, match="must be downloaded and prepared, got ") as caught:
+        from_tfds._prepare("here", _Builder(error), download=True)
+    assert type(error).__name__ in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_package_of_tfds_is_named(monkeypatch):
+    # tensorflow-datasets 4.9.10 imports importlib_resources, which etils 1.15 no longer brings.
+    error = ModuleNotFoundError("No module named 'importlib_resources'", name="importlib_resources")
+    monkeypatch.setattr(from_tfds, "_check_network", lambda where, builder: None)
+    with pytest.raises(InputError, match="Run `pip install importlib_resources`"):
+        from_tfds._prepare("here", _Builder(error), download=True)
+
+
+def test_download_only_where_needed_and_allowed():
+    with pytest.raises(InputError, match="prepared in '/data' where downloads are not allowed"):
+        from_tfds._prepare("here", _Builder(), download=False)
+    builder = _Builder(is_ready=True)
+    from_tfds._prepare("here", builder, download=True)
+    assert builder.num_downloads == 0
+
+
+@pytest.fixture(scope="module")
+def tfds():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pytest.importorskip("tensorflow", reason="TensorFlow is not importable")
+        return pytest.importorskip("tensorflow_datasets")
+
+
+@pytest.fixture
+def mock_tfds(tfds, monkeypatch):
+    monkeypatch.setattr(from_tfds, "_check_network", lambda where, builder: None)
+    with tfds.testing.mock_data(num_examples=300):
+        yield tfds
+
+
+def test_reads_what_tfds_gives(mock_tfds):
+    raw = read_tfds("here", "mnist")
+    expected = list(mock_tfds.as_numpy(mock_tfds.load("mnist", split="train")))
+    np.testing.assert_array_equal(raw.images, [example["image"] for example in expected])
+    np.testing.assert_array_equal(raw.labels, [example["label"] for example in expected])
+    assert raw.images.shape == (300, 28, 28, 1)
+    assert raw.num_classes == 10
+    assert raw.source == "TensorFlow Datasets mnist/3.0.1, split train"
+
+
+def test_load_data_from_the_catalogue(mock_tfds):
+    data = load_data("tfds:cifar100", image_size=16, num_examples=7)
+    assert data.images.shape == (7, 16, 16, 3)
+    assert data.num_classes == 100
+    assert data.provenance["resize"] == "bilinear, antialiased: 32x32 -> 16x16"
+
+
+def test_reading_stops_at_the_limit(mock_tfds, monkeypatch):
+    monkeypatch.setattr(base, "MAX_ARRAY_BYTES", 260 * 28 * 28)
+    with pytest.raises(InputError, match="the images must hold at most"):
+        read_tfds("here", "mnist")
+    assert len(read_tfds("here", "mnist", num_examples=260).images) == 260
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("cifar_10", "must be in the TensorFlow Datasets catalogue, got 'cifar_10'. Did you mean"),
+        ("no_such_data_set_at_all", "`tfds.list_builders\\(\\)` lists them"),
+        ("mnist/no_config", "must be a data set of the .* catalogue, .* got ValueError"),
+        ("mnist:9.9.9", "must be a data set of the .* catalogue, .* got AssertionError"),
+        ("../x", "must be a data set of the .* catalogue, .* got ValueError"),
+        ("imdb_reviews", "there must be a feature 'image' of one fixed size"),
+        ("imagenette", "of one fixed size .* got image \\(None, None, 3\\), label"),
+    ],
+)
+def test_names_that_are_refused(tfds, name, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read_tfds("here", name, download=False)
+    assert "\n" not in str(caught.value)
