@@ -1,0 +1,99 @@
+"""Flax networks of the search spaces: one-shot networks and the network of one genotype."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import numpy as np
+
+from nasjax.errors import InputError, unknown_name
+from nasjax.networks.darts import DartsNetwork, DartsOneShot
+from nasjax.networks.initial import init_params
+from nasjax.networks.layers import INITIALIZATIONS, NORMALIZATIONS, LayerConfig
+from nasjax.networks.nasbench201 import NasBench201Network, NasBench201OneShot
+
+
+class NetworkFamily(NamedTuple):
+    """The networks of one search space.
+
+    Attributes:
+      one_shot: class of the one-shot network.
+      static: class of the network of one genotype.
+      num_cells: default of both, as searches use it.
+      size_multiple: image sizes must be a multiple of this.
+    """
+
+    one_shot: type[nn.Module]
+    static: type[nn.Module]
+    num_cells: int
+    size_multiple: int
+
+
+NETWORKS = {
+    "darts": NetworkFamily(DartsOneShot, DartsNetwork, 8, 4),
+    "nasbench201": NetworkFamily(NasBench201OneShot, NasBench201Network, 5, 4),
+}
+
+
+def _family(where: str, space: str) -> NetworkFamily:
+    if space not in NETWORKS:
+        raise unknown_name(where, "space", space, NETWORKS)
+    return NETWORKS[space]
+
+
+def one_shot_network(space: str, **kwargs) -> nn.Module:
+    """The one-shot network of a space.
+
+    Args:
+      space: a key of ``NETWORKS``.
+      **kwargs: attributes of the module: ``num_classes``, ``channels``, ``num_cells``, ``config``,
+        ``mixture``.
+
+    Returns:
+      A module; ``module.apply({"params": params}, weights, x) -> [batch, classes]``.
+
+    Raises:
+      InputError: if the space is unknown.
+    """
+    return _family("one_shot_network", space).one_shot(**kwargs)
+
+
+def static_network(space: str, genotype: np.ndarray, **kwargs) -> nn.Module:
+    """The network of one genotype.
+
+    Args:
+      space: a key of ``NETWORKS``.
+      genotype: integers of the space's ``genotype_shape``.
+      **kwargs: attributes of the module: ``num_classes``, ``channels``, ``num_cells``, ``config``.
+
+    Returns:
+      A module; ``module.apply({"params": params}, x) -> [batch, classes]``.
+
+    Raises:
+      InputError: if the space is unknown or the genotype is not an array of integers.
+    """
+    genotype = np.asarray(genotype)
+    if not np.issubdtype(genotype.dtype, np.integer):
+        raise InputError(
+            f"static_network: `genotype` must be an integer array, got {genotype.dtype}."
+        )
+    return _family("static_network", space).static(genotype=_nested_tuple(genotype), **kwargs)
+
+
+def _nested_tuple(array: np.ndarray):
+    return tuple(_nested_tuple(row) for row in array) if array.ndim else int(array)
+
+
+__all__ = [
+    "INITIALIZATIONS",
+    "NETWORKS",
+    "NORMALIZATIONS",
+    "DartsNetwork",
+    "DartsOneShot",
+    "LayerConfig",
+    "NasBench201Network",
+    "NasBench201OneShot",
+    "NetworkFamily",
+    "init_params",
+    "one_shot_network",
+    "static_network",
+]

@@ -1,0 +1,271 @@
+"""Stride-1 convolutions that stay fast inside control flow and in every order of differentiation.
+
+Two pairs of primitives, each bilinear and closed under differentiation: a convolution and its
+weight gradient are each other's transposes, so that derivatives of any order are built of these
+two again, in the layout (``NHWC``, ``HWIO``) for which XLA's CPU backend has its fast library.
+XLA brings other layouts into that form only outside control flow: differentiated by JAX's own
+rules, a convolution under ``scan`` or ``switch`` is some 50 times slower there
+(https://github.com/jax-ml/jax/issues/12868).
+
+On CPU a depthwise convolution is a sum of shifted products; on other platforms it is XLA's grouped
+convolution.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Float
+
+from nasjax.types import Images
+
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+
+def conv2d(
+    x: Images,
+    kernel: Float[Array, "size size channels features"],
+    *,
+    dilation: int = 1,
+) -> Float[Array, "batch height width features"]:
+    """Convolution of stride 1 with zero padding, so that height and width are kept.
+
+    Args:
+      x: ``[batch, height, width, channels]``.
+      kernel: ``[size, size, channels, features]``, ``size`` odd.
+      dilation: distance between neighbouring taps, in pixels.
+
+    Returns:
+      ``[batch, height, width, features]``. Cost: ``2 size^2 channels features`` floating-point
+      operations an output pixel.
+
+    Raises:
+      ValueError: when traced, if the shapes do not fit or ``size`` is even.
+    """
+    if kernel.shape[0] == 1:
+        _check_kernel("conv2d", x, kernel, channels_axis=2)
+        return jnp.einsum("nhwc,co->nhwo", x, kernel[0, 0])
+    return _conv2d_p.bind(x, kernel, dilation=dilation)
+
+
+def depthwise_conv2d(
+    x: Images,
+    kernel: Float[Array, "size size channels"],
+    *,
+    dilation: int = 1,
+) -> Images:
+    """Convolution of each channel with its own filter: stride 1, zero padding, shape kept.
+
+    Args:
+      x: ``[batch, height, width, channels]``.
+      kernel: ``[size, size, channels]``, ``size`` odd.
+      dilation: distance between neighbouring taps, in pixels.
+
+    Returns:
+      An array of the shape of ``x``. Cost: ``2 size^2`` floating-point operations an element.
+
+    Raises:
+      ValueError: when traced, if the shapes do not fit or ``size`` is even.
+    """
+    return _depthwise_p.bind(x, kernel, dilation=dilation)
+
+
+def _check_kernel(name: str, x, kernel, *, channels_axis: int) -> None:
+    if x.ndim != 4 or kernel.ndim < 3 or kernel.shape[0] != kernel.shape[1]:
+        raise ValueError(
+            f"{name}: `x` must be [batch, height, width, channels] and `kernel` square, got "
+            f"shapes {x.shape} and {kernel.shape}."
+        )
+    if kernel.shape[0] % 2 == 0:
+        raise ValueError(f"{name}: `kernel` must have an odd size, got {kernel.shape[:2]}.")
+    if kernel.shape[channels_axis] != x.shape[-1]:
+        raise ValueError(
+            f"{name}: `kernel` must take the {x.shape[-1]} channels of `x`, got "
+            f"{kernel.shape[channels_axis]}."
+        )
+
+
+def _padding(size: int, dilation: int) -> tuple[int, int]:
+    half = dilation * (size // 2)
+    return half, half
+
+
+# --- dense ------------------------------------------------------------------------------------
+
+
+def _conv2d(x, kernel, *, dilation):
+    pad = _padding(kernel.shape[0], dilation)
+    return lax.conv_general_dilated(
+        x, kernel, (1, 1), (pad, pad), rhs_dilation=(dilation, dilation), dimension_numbers=_LAYOUT
+    )
+
+
+def _conv2d_kernel_grad(x, ct, *, size, dilation):
+    # Batch and channels change places: the images become filters as large as the image.
+    pad = _padding(size, dilation)
+    grad = lax.conv_general_dilated(
+        x.transpose(3, 1, 2, 0),
+        ct.transpose(1, 2, 0, 3),
+        (dilation, dilation),
+        (pad, pad),
+        dimension_numbers=_LAYOUT,
+    )
+    return grad.transpose(1, 2, 0, 3)
+
+
+def _flip_conv2d(kernel):
+    return kernel[::-1, ::-1].swapaxes(2, 3)
+
+
+def _conv2d_aval(x, kernel, *, dilation):
+    _check_kernel("conv2d", x, kernel, channels_axis=2)
+    return ShapedArray((*x.shape[:-1], kernel.shape[-1]), x.dtype)
+
+
+def _conv2d_kernel_grad_aval(x, ct, *, size, dilation):
+    return ShapedArray((size, size, x.shape[-1], ct.shape[-1]), x.dtype)
+
+
+# --- depthwise --------------------------------------------------------------------------------
+
+
+def _depthwise_grouped(x, kernel, *, dilation):
+    pad = _padding(kernel.shape[0], dilation)
+    return lax.conv_general_dilated(
+        x,
+        kernel[:, :, None],
+        (1, 1),
+        (pad, pad),
+        rhs_dilation=(dilation, dilation),
+        dimension_numbers=_LAYOUT,
+        feature_group_count=x.shape[-1],
+    )
+
+
+def _taps(size: int, dilation: int):
+    return [(i * dilation, j * dilation) for i in range(size) for j in range(size)]
+
+
+def _depthwise_shifted(x, kernel, *, dilation):
+    size, (height, width) = kernel.shape[0], x.shape[1:3]
+    pad = _padding(size, dilation)
+    padded = jnp.pad(x, ((0, 0), pad, pad, (0, 0)))
+    flat = kernel.reshape(size * size, -1)
+    products = (
+        padded[:, i : i + height, j : j + width] * flat[tap][None, None, None]
+        for tap, (i, j) in enumerate(_taps(size, dilation))
+    )
+    return sum(products)
+
+
+def _depthwise_kernel_grad_shifted(x, ct, *, size, dilation):
+    batch, height, width, channels = x.shape
+    pad = _padding(size, dilation)
+    padded = jnp.pad(x, ((0, 0), pad, pad, (0, 0)))
+    if height <= 8:  # a small image: one reduction a tap is cheaper than a loop over images
+        grads = [
+            jnp.sum(padded[:, i : i + height, j : j + width] * ct, (0, 1, 2))
+            for i, j in _taps(size, dilation)
+        ]
+        return jnp.stack(grads).reshape(size, size, channels)
+    # One image at a time stays in cache for all taps; rows are kept whole for wide vector loads.
+    padded = padded.reshape(batch, height + sum(pad), -1)
+    ct = ct.reshape(batch, height, -1)
+
+    def add_image(total, image):
+        x_rows, ct_rows = image
+        grads = [
+            jnp.sum(x_rows[i : i + height, j * channels : (j + width) * channels] * ct_rows, 0)
+            for i, j in _taps(size, dilation)
+        ]
+        return total + jnp.stack(grads), None
+
+    total, _ = lax.scan(
+        add_image, jnp.zeros((size * size, width * channels), x.dtype), (padded, ct)
+    )
+    return total.reshape(size, size, width, channels).sum(2)
+
+
+def _depthwise_kernel_grad_grouped(x, ct, *, size, dilation):
+    kernel = jnp.zeros((size, size, x.shape[-1]), x.dtype)
+    transpose = jax.linear_transpose(lambda k: _depthwise_grouped(x, k, dilation=dilation), kernel)
+    return transpose(ct)[0]
+
+
+def _flip_depthwise(kernel):
+    return kernel[::-1, ::-1]
+
+
+def _depthwise_aval(x, kernel, *, dilation):
+    _check_kernel("depthwise_conv2d", x, kernel, channels_axis=2)
+    return ShapedArray(x.shape, x.dtype)
+
+
+def _depthwise_kernel_grad_aval(x, ct, *, size, dilation):
+    return ShapedArray((size, size, x.shape[-1]), x.dtype)
+
+
+# --- primitives -------------------------------------------------------------------------------
+
+
+def _define(name, abstract_eval, default_fn, cpu_fn):
+    """A primitive that computes ``cpu_fn`` on CPU and ``default_fn`` elsewhere and under vmap."""
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(abstract_eval)
+    primitive.def_impl(lambda *args, **params: jax.jit(partial(primitive.bind, **params))(*args))
+    mlir.register_lowering(primitive, mlir.lower_fun(default_fn, multiple_results=False))
+    if cpu_fn is not default_fn:
+        lowering = mlir.lower_fun(cpu_fn, multiple_results=False)
+        mlir.register_lowering(primitive, lowering, platform="cpu")
+
+    def batch(args, axes, **params):
+        if axes[1] is batching.not_mapped and not name.endswith("grad"):
+            # Only the images are mapped: fold the mapped axis into the batch and stay fast.
+            x = jnp.moveaxis(args[0], axes[0], 0)
+            folded = primitive.bind(x.reshape(-1, *x.shape[2:]), args[1], **params)
+            return folded.reshape(*x.shape[:2], *folded.shape[1:]), 0
+        return jax.vmap(partial(default_fn, **params), in_axes=axes)(*args), 0
+
+    batching.primitive_batchers[primitive] = batch
+    return primitive
+
+
+def _define_pair(name, conv, kernel_grad, flip, avals, cpu_fns):
+    """A convolution and its weight gradient, tied together as each other's transposes."""
+    conv_p = _define(name, avals[0], conv, cpu_fns[0])
+    grad_p = _define(f"{name}_kernel_grad", avals[1], kernel_grad, cpu_fns[1])
+    ad.defbilinear(
+        conv_p,
+        lambda ct, x, kernel, *, dilation: conv_p.bind(ct, flip(kernel), dilation=dilation),
+        lambda ct, x, kernel, *, dilation: grad_p.bind(
+            x, ct, size=kernel.aval.shape[0], dilation=dilation
+        ),
+    )
+    ad.defbilinear(
+        grad_p,
+        lambda kernel, x, ct, *, size, dilation: conv_p.bind(ct, flip(kernel), dilation=dilation),
+        lambda kernel, x, ct, *, size, dilation: conv_p.bind(x, kernel, dilation=dilation),
+    )
+    return conv_p
+
+
+_conv2d_p = _define_pair(
+    "nasjax_conv2d",
+    _conv2d,
+    _conv2d_kernel_grad,
+    _flip_conv2d,
+    (_conv2d_aval, _conv2d_kernel_grad_aval),
+    (_conv2d, _conv2d_kernel_grad),
+)
+_depthwise_p = _define_pair(
+    "nasjax_depthwise_conv2d",
+    _depthwise_grouped,
+    _depthwise_kernel_grad_grouped,
+    _flip_depthwise,
+    (_depthwise_aval, _depthwise_kernel_grad_aval),
+    (_depthwise_shifted, _depthwise_kernel_grad_shifted),
+)

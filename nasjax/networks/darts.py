@@ -1,0 +1,312 @@
+"""DARTS networks: the one-shot network of NASI's search and the network of one genotype."""
+
+import functools
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from nasjax.networks.drawn_cell import Wiring, as_branches, drawn_cell
+from nasjax.networks.layers import Classifier, Conv2D, LayerConfig, Normalization
+from nasjax.networks.mixed_operation import (
+    MixedOperation,
+    init_submodule,
+    operation_params,
+    stack_trees,
+)
+from nasjax.networks.operations import (
+    FactorizedReduce,
+    Identity,
+    Pool,
+    ReluConvNorm,
+    SeparableConv,
+)
+from nasjax.networks.pooling import max_pool_3x3
+from nasjax.networks.stages import run_cells
+from nasjax.spaces.darts_strings import OPERATIONS
+from nasjax.types import Images, PyTree, Weights
+
+NUM_NODES = 4
+NORMAL, REDUCTION = 0, 1
+
+
+def make_operation(
+    name: str,
+    features: int,
+    config: LayerConfig,
+    *,
+    stride: int = 1,
+    is_search: bool = True,
+    **kwargs,
+) -> nn.Module:
+    """The module of one of ``OPERATIONS``.
+
+    Args:
+      name: the operation.
+      features: channels in and out.
+      config: initialisation and normalisation.
+      stride: 1, or 2 in the reduction cells of a full-size network.
+      is_search: whether a normalisation follows the pools, as in DARTS's search network.
+      **kwargs: the module's ``name`` or ``parent``.
+
+    Returns:
+      The module.
+    """
+    shared = {"stride": stride, "config": config}
+    identity = Identity if stride == 1 else partial(FactorizedReduce, features, config)
+    make = {
+        "max_pool_3x3": partial(Pool, "max", is_normalized=is_search, **shared),
+        "avg_pool_3x3": partial(Pool, "avg", is_normalized=is_search, **shared),
+        "skip_connect": identity,
+        "sep_conv_3x3": partial(SeparableConv, features, 3, **shared),
+        "sep_conv_5x5": partial(SeparableConv, features, 5, **shared),
+        "dil_conv_3x3": partial(SeparableConv, features, 3, dilation=2, repeats=1, **shared),
+        "dil_conv_5x5": partial(SeparableConv, features, 5, dilation=2, repeats=1, **shared),
+    }[name]
+    return make(**kwargs)
+
+
+class MixedCell(nn.Module):
+    """The one-shot cell: four nodes, each the sum of mixed operations on a mixed input.
+
+    Attributes:
+      features: channels of a node.
+      num_edges: mixed operations a node sums.
+      mixture: a key of ``stages.MIXTURES``.
+      config: initialisation and normalisation.
+    """
+
+    features: int
+    num_edges: int
+    mixture: str
+    config: LayerConfig
+
+    @nn.compact
+    def __call__(self, operations, inputs, x0: Images, x1: Images) -> Images:
+        """Concatenated nodes; ``operations`` ``[4, edges, 7]``, ``inputs`` ``[4, edges, 5]``."""
+        states = [
+            ReluConvNorm(self.features, 1, 1, self.config, name="preprocess_0")(x0),
+            ReluConvNorm(self.features, 1, 1, self.config, name="preprocess_1")(x1),
+        ]
+        edges = [(node, edge) for node in range(NUM_NODES) for edge in range(self.num_edges)]
+        names = [f"node_{node}_edge_{edge}" for node, edge in edges]
+        if self.mixture == "drawn" and not self.is_initializing():
+            params = [self.variables["params"][name] for name in names]
+            params = stack_trees([operation_params(edge, OPERATIONS) for edge in params])
+            operations = operations.reshape(len(edges), len(OPERATIONS))
+            inputs = inputs.reshape(len(edges), NUM_NODES + 1)
+            wiring = _wiring(self.features, self.num_edges, self.config)
+            nodes = drawn_cell(wiring, operations, inputs, jnp.stack(states), params)
+            return jnp.concatenate(list(nodes[2:]), -1)
+        make = partial(make_operation, features=self.features, config=self.config, parent=None)
+        states += [0.0] * NUM_NODES
+        for name, (node, edge) in zip(names, edges, strict=True):
+            weights = zip(inputs[node, edge], states[: node + 2], strict=False)
+            x = sum(weight * state for weight, state in weights)
+            mixed = MixedOperation(OPERATIONS, make, name=name)
+            states[node + 2] += mixed(operations[node, edge], x)
+        return jnp.concatenate(states[2:], -1)
+
+
+@functools.cache
+def _wiring(features: int, num_edges: int, config: LayerConfig) -> Wiring:
+    modules = [make_operation(name, features, config, parent=None) for name in OPERATIONS]
+    targets = tuple(node + 2 for node in range(NUM_NODES) for _ in range(num_edges))
+    return Wiring(as_branches(modules), NUM_NODES + 2, targets)
+
+
+class DartsOneShot(nn.Module):
+    """The one-shot network of NASI's search (App. B.2).
+
+    A node draws an input and an operation independently. Reduction cells keep their size and stand
+    behind a 3x3 max-pool of stride 2; they double the channels.
+
+    Attributes:
+      num_classes: outputs.
+      channels: of a node in the first cells.
+      num_cells: cells; the reduction cells are at a third and two thirds of the depth.
+      config: initialisation and normalisation.
+      num_edges: (input, operation) pairs a node sums: 1 as NASI samples, 2 for whole genotypes.
+      mixture: a key of ``stages.MIXTURES``.
+    """
+
+    num_classes: int = 10
+    channels: int = 16
+    num_cells: int = 8
+    config: LayerConfig = LayerConfig()
+    num_edges: int = 1
+    mixture: str = "drawn"
+
+    @nn.compact
+    def __call__(self, weights: Weights, x: Images) -> Float[jax.Array, "batch classes"]:
+        """Class logits.
+
+        Args:
+          weights: ``{"operations": [2, 4, num_edges, 7], "inputs": [2, 4, num_edges, 5]}``, first
+            the normal, then the reduction cell; the axis of edges may be left out where
+            ``num_edges`` is 1.
+          x: ``[batch, height, width, image_channels]``.
+
+        Returns:
+          ``[batch, classes]``.
+        """
+        operations = weights["operations"].reshape(2, NUM_NODES, self.num_edges, len(OPERATIONS))
+        inputs = weights["inputs"].reshape(2, NUM_NODES, self.num_edges, NUM_NODES + 1)
+        x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
+        x = Normalization(self.config, name="stem_norm")(x)
+        states = (x, x)
+        for features, kinds, first in _stages(self.channels, self.num_cells):
+            if kinds[0] == REDUCTION:
+                states = tuple(max_pool_3x3(state, stride=2) for state in states)
+            cell = MixedCell(features, self.num_edges, self.mixture, self.config, parent=None)
+            names = [f"cell_{first + i}" for i in range(len(kinds))]
+            if self.is_initializing():
+                for name in names:
+                    init_submodule(self, name, cell, operations[0], inputs[0], *states)
+                    states = (states[1], jnp.zeros((*x.shape[:3], 4 * features)))
+                continue
+            states = self._run_stage(cell, names, kinds, operations, inputs, states)
+        return Classifier(self.num_classes, self.config, name="classifier")(states[1])
+
+    def _run_stage(self, cell, names, kinds, operations, inputs, states):
+        # Within a stage the two states differ in width at first: they travel in arrays of one
+        # width, and the kernels that read them get rows for the channels that are not there.
+        wide = 4 * cell.features
+        width = max(wide, *(state.shape[-1] for state in states))
+        widths = [state.shape[-1] for state in states] + [wide] * len(names)
+        cells = [
+            _widen_preprocess(self.get_variable("params", name), width, self.config)
+            for name in names
+        ]
+
+        def step(states, params, kind):
+            variables = {"params": params}
+            out = cell.apply(variables, operations[kind], inputs[kind], *states)
+            return states[1], _pad_channels(out, width)
+
+        states = tuple(_pad_channels(state, width) for state in states)
+        states = run_cells(step, states, cells, kinds, mixture=self.mixture)
+        return tuple(s[..., :w] for s, w in zip(states, widths[-2:], strict=True))
+
+
+class DartsNetwork(nn.Module):
+    """The network of one genotype.
+
+    With ``reduction="pool"`` and one or two edges a node it is what ``DartsOneShot`` computes for
+    one-hot weights, and its parameters are a part of the one-shot network's, under the same names.
+    With ``reduction="stride"`` it is DARTS's evaluation network (without auxiliary head): the edges
+    of a reduction cell that start at its inputs have stride 2, and no normalisation follows pools.
+
+    Attributes:
+      genotype: nested tuple ``[2][4][edges][2]`` of (operation, input), first the normal cell.
+      num_classes: outputs.
+      channels: of a node in the first cells.
+      num_cells: cells; the reduction cells are at a third and two thirds of the depth.
+      config: initialisation and normalisation.
+      reduction: ``"pool"`` or ``"stride"``.
+    """
+
+    genotype: tuple
+    num_classes: int = 10
+    channels: int = 16
+    num_cells: int = 8
+    config: LayerConfig = LayerConfig()
+    reduction: str = "pool"
+
+    @nn.compact
+    def __call__(self, x: Images) -> Float[jax.Array, "batch classes"]:
+        """Class logits of ``[batch, height, width, image_channels]``."""
+        x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
+        x = Normalization(self.config, name="stem_norm")(x)
+        states = (x, x)
+        for features, kinds, first in _stages(self.channels, self.num_cells):
+            for i, kind in enumerate(kinds):
+                if kind == REDUCTION and self.reduction == "pool":
+                    states = tuple(max_pool_3x3(state, stride=2) for state in states)
+                cell = Cell(
+                    self.genotype[kind],
+                    features,
+                    self.config,
+                    stride=2 if kind == REDUCTION and self.reduction == "stride" else 1,
+                    is_search=self.reduction == "pool",
+                    name=f"cell_{first + i}",
+                )
+                states = states[1], cell(*states)
+        return Classifier(self.num_classes, self.config, name="classifier")(states[1])
+
+
+class Cell(nn.Module):
+    """The cell of one genotype."""
+
+    nodes: tuple
+    features: int
+    config: LayerConfig
+    stride: int
+    is_search: bool
+
+    @nn.compact
+    def __call__(self, x0: Images, x1: Images) -> Images:
+        """The concatenated nodes."""
+        if x0.shape[1] != x1.shape[1]:  # the cell before the last one reduced
+            x0 = FactorizedReduce(self.features, self.config, name="preprocess_0")(x0)
+        else:
+            x0 = ReluConvNorm(self.features, 1, 1, self.config, name="preprocess_0")(x0)
+        states = [x0, ReluConvNorm(self.features, 1, 1, self.config, name="preprocess_1")(x1)]
+        for node, edges in enumerate(self.nodes):
+            total = 0.0
+            for edge, (operation, source) in enumerate(edges):
+                make = partial(
+                    make_operation,
+                    features=self.features,
+                    config=self.config,
+                    stride=self.stride if source < 2 else 1,
+                    is_search=self.is_search,
+                )
+                name = f"node_{node}_edge_{edge}"
+                total += _NamedOperation(OPERATIONS[operation], make, name=name)(states[source])
+            states.append(total)
+        return jnp.concatenate(states[2:], -1)
+
+
+class _NamedOperation(nn.Module):
+    """Places an operation's parameters where ``MixedOperation`` keeps them."""
+
+    operation: str
+    make: partial
+
+    @nn.compact
+    def __call__(self, x):
+        return self.make(self.operation, name=self.operation)(x)
+
+
+def _stages(channels: int, num_cells: int) -> list[tuple[int, list[int], int]]:
+    """(features, kind of each cell, position of the first cell) of each run of equal sizes."""
+    stages: list[tuple[int, list[int], int]] = []
+    for position in range(num_cells):
+        is_reduction = position in (num_cells // 3, 2 * num_cells // 3)
+        if is_reduction or position == 0:
+            features = channels if not stages else stages[-1][0] * (2 if is_reduction else 1)
+            if is_reduction and position == 0:
+                features = 2 * channels
+            stages.append((features, [], position))
+        stages[-1][1].append(REDUCTION if is_reduction else NORMAL)
+    return stages
+
+
+def _pad_channels(x: Images, width: int) -> Images:
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])))
+
+
+def _widen_preprocess(params: PyTree, width: int, config: LayerConfig) -> PyTree:
+    """Cell parameters whose preprocessing takes ``width`` channels, the further ones ignored."""
+    params = dict(params)
+    for name in ("preprocess_0", "preprocess_1"):
+        kernel = params[name]["conv"]["kernel"]
+        channels = kernel.shape[2]
+        padded = jnp.pad(kernel, ((0, 0), (0, 0), (0, width - channels), (0, 0)))
+        # The layer scales its output by its fan-in, which is not the true one when padded.
+        kernel = padded * (config.output_scale(kernel.shape) / config.output_scale(padded.shape))
+        params[name] = {**params[name], "conv": {"kernel": kernel}}
+    return params

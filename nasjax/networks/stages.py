@@ -1,0 +1,44 @@
+"""Runs a one-shot network's stages of equal cells: as one compiled loop, or unrolled."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from nasjax.networks.mixed_operation import stack_trees
+from nasjax.types import PyTree
+
+MIXTURES = {
+    "drawn": "one-hot weights; only the drawn operations are differentiated, cells in a loop",
+    "full": "any weights; every operation is evaluated and differentiated, cells unrolled",
+}
+
+
+def run_cells(
+    step: Callable[[Any, PyTree, Array], Any],
+    carry: Any,
+    cells: Sequence[PyTree],
+    kinds: Sequence[int],
+    *,
+    mixture: str,
+) -> Any:
+    """Applies cells one after the other.
+
+    Args:
+      step: ``(carry, cell_params, kind) -> carry``, of one shape throughout.
+      carry: what the first cell is given.
+      cells: parameters of each cell, trees of equal shapes.
+      kinds: an integer a cell, passed to ``step`` as an array of shape ``[]``.
+      mixture: ``"drawn"`` compiles the cells as one ``scan``, ``"full"`` unrolls them.
+
+    Returns:
+      The carry after the last cell.
+    """
+    if mixture == "full":
+        for params, kind in zip(cells, kinds, strict=True):
+            carry = step(carry, params, jnp.asarray(kind, jnp.int32))
+        return carry
+    stacked = stack_trees(cells)
+    kinds = jnp.asarray(kinds, jnp.int32)
+    return lax.scan(lambda carry, cell: (step(carry, *cell), None), carry, (stacked, kinds))[0]
