@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -41,4 +42,8 @@ def run_cells(
         return carry
     stacked = stack_trees(cells)
     kinds = jnp.asarray(kinds, jnp.int32)
+    # Only what passes between cells is kept for the backward pass. To run a cell's drawn operations
+    # again costs less than to move all its values through the loop's arrays (DARTS, batch 64, CPU:
+    # 2.1 s a step against 2.5 s).
+    step = jax.checkpoint(step, prevent_cse=False)
     return lax.scan(lambda carry, cell: (step(carry, *cell), None), carry, (stacked, kinds))[0]

@@ -1,0 +1,276 @@
+"""The command line: ``nasjax search nasi`` and ``nasjax show``."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import nasjax
+from nasjax.errors import InputError, unknown_name
+from nasjax.spaces import SPACES, get_space
+
+app = typer.Typer(
+    name="nasjax",
+    help="Training-free neural architecture search with neural tangent kernels.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+search_app = typer.Typer(help="Search for an architecture.")
+app.add_typer(search_app, name="search")
+_console = Console()
+_UsageError = typer.BadParameter.__base__
+"""What typer raises for options that it cannot parse; it has no public name of its own."""
+
+DATA_VARIABLE = "NASJAX_DATA"
+"""Environment variable that names a folder with benchmark tables."""
+_TABLE_NAME = "nb201_accuracies.csv.gz"
+
+
+def main() -> None:
+    """Runs the command line; what the user can mend ends in one line and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except (InputError, OSError) as error:
+        code = _fail(str(error))
+    except _UsageError as error:
+        code = _fail(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        code = _stopped()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> int:
+    print(f"nasjax: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _stopped() -> int:
+    print("nasjax: stopped. The same command goes on where it was.", file=sys.stderr)
+    return 130
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(nasjax.__version__)
+        raise typer.Exit()
+    _help_without_command(context)
+
+
+@search_app.callback(invoke_without_command=True)
+def _search(context: typer.Context) -> None:
+    _help_without_command(context)
+
+
+def _help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@search_app.command("nasi")
+def search_nasi(
+    space: Annotated[str, typer.Option(help="Search space: nasbench201 or darts.")] = "nasbench201",
+    data: Annotated[
+        str,
+        typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME."),
+    ] = "random",
+    labels: Annotated[str, typer.Option(help="true, or random: drawn uniformly once.")] = "true",
+    steps: Annotated[
+        int | None, typer.Option(help="Gradients to average, T. [nasbench201: 50, darts: 100]")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images a gradient, b.")] = 64,
+    channels: Annotated[int, typer.Option(help="Channels of the first stage.")] = 16,
+    cells: Annotated[
+        int | None,
+        typer.Option(help="Cells: a stage in nasbench201, in all in darts. [5 and 8]"),
+    ] = None,
+    nu: Annotated[
+        float | None,
+        typer.Option(
+            help="Constraint on the trace norm at the start. [adaptive: 1000 in nasbench201, 500 "
+            "in darts; fixed: the mean of 50 random architectures, eq. 40]"
+        ),
+    ] = None,
+    nu_mode: Annotated[str, typer.Option(help="fixed, or adaptive (eq. 41).")] = "adaptive",
+    mu: Annotated[
+        float | None, typer.Option(help="Penalty coefficient. [nasbench201: 1, darts: 2]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    initialization: Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")] = "lecun",
+    normalization: Annotated[str, typer.Option(help="batch or none.")] = "batch",
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="NAS-Bench-201 accuracies (CSV), to report those of the selected cell. "
+            f"[{_TABLE_NAME} in ${DATA_VARIABLE}]"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run. [runs/nasi-SPACE-DATA-seedSEED]"),
+    ] = None,
+) -> None:
+    """Select an architecture at initialisation by the NTK trace norm (NASI, Algorithm 1)."""
+    # Imported here: the help and errors of other commands need no JAX networks.
+    from nasjax.evaluation import load_nasbench201_table
+    from nasjax.runs import NasiSettings, run_nasi
+
+    settings = NasiSettings(
+        space=space,
+        data=data,
+        labels=labels,
+        steps=steps,
+        batch_size=batch_size,
+        channels=channels,
+        cells=cells,
+        nu=nu,
+        nu_mode=nu_mode,
+        mu=mu,
+        seed=seed,
+        initialization=initialization,
+        normalization=normalization,
+    )
+    if table is None and space == "nasbench201":
+        table = _default_table()
+    loaded = None if table is None else load_nasbench201_table(table)
+    name = data.replace(":", "-").replace("/", "-").replace("#", "-")
+    out = out or Path("runs") / f"nasi-{space}-{name}-seed{seed}"
+    with _progress() as progress:
+        result = run_nasi(settings, out, table=loaded, on_step=_show_step(progress))
+    _print_result(result, out)
+
+
+def _default_table() -> Path | None:
+    folder = os.environ.get(DATA_VARIABLE)
+    path = Path(folder) / _TABLE_NAME if folder else None
+    return path if path and path.exists() else None
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        console=_console,
+    )
+
+
+def _show_step(progress: Progress):
+    names = {"nu": "estimating nu", "search": "searching"}
+    tasks = {}
+
+    def on_step(phase, step, num_steps, record):
+        if num_steps == 0:
+            return
+        if phase not in tasks:
+            tasks[phase] = progress.add_task(
+                names[phase], total=num_steps, completed=step, numbers="compiling ..."
+            )
+            return
+        numbers = f"T {float(record['trace_norm']):.4g}"
+        if phase == "search":
+            numbers = f"R {float(record['reward']):.4g}  {numbers}  nu {float(record['nu']):.4g}"
+        if record["is_dead"] or not record["is_finite"]:
+            numbers += "  failed"
+        progress.update(tasks[phase], completed=step, numbers=numbers)
+
+    return on_step
+
+
+def _print_result(result, out: Path) -> None:
+    record = result.record
+    summary = record["search"]
+    print(record["architecture"])
+    rows = Table("quantity", "value", show_header=False, box=None)
+    if "official_index" in record:
+        rows.add_row("NAS-Bench-201 index", str(record["official_index"]))
+    rows.add_row("steps (failed)", f"{summary['num_steps']} ({summary['num_failed']})")
+    rows.add_row("mean trace norm", f"{summary['mean_trace_norm']:.4g}")
+    rows.add_row("nu at the start", f"{summary['nu_start']:.4g}")
+    rows.add_row("time in steps", f"{summary['seconds']:.1f} s")
+    for name, value in record.get("accuracies", {}).items():
+        rows.add_row(name, _format_entry(name, value))
+    _console.print(rows)
+    print(f"written to {out}: architecture.json, logits.npz, history.jsonl, cells.svg, cells.png")
+
+
+def _format_entry(name: str, value) -> str:
+    if name.endswith("_rank"):
+        return f"{value} of 15625"
+    return f"{value:.3f}" if name == "params_millions" else f"{100 * value:.2f} %"
+
+
+@app.command()
+def show(
+    architecture: Annotated[
+        str,
+        typer.Argument(
+            help="NAS-Bench-201 string or index, DARTS genotype, or the architecture.json of a run."
+        ),
+    ],
+    space: Annotated[
+        str | None, typer.Option(help="Search space. [told from the architecture]")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to draw: PATH.svg and PATH.png.")] = Path(
+        "architecture"
+    ),
+) -> None:
+    """Print an architecture in every notation and draw its cells."""
+    from nasjax.evaluation import draw_cells
+
+    name, text = _recognise(architecture, space)
+    chosen = get_space(name)
+    genotype = chosen.from_string(text)
+    graphs = chosen.describe(genotype)
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: the folder {out.parent} must exist. Make it first.")
+    draw_cells(graphs, out, title=None)
+    print(chosen.to_string(genotype))
+    canonical = chosen.canonical(genotype)
+    if not np.array_equal(canonical, genotype):
+        print(f"same network as {chosen.to_string(canonical)}")
+    if name == "nasbench201":
+        from nasjax.spaces.nasbench201 import official_index
+
+        print(f"NAS-Bench-201 index {official_index(genotype)}")
+    if not chosen.is_connected(genotype):
+        print("no input reaches the output")
+    edges = Table("cell", "from", "operation", "to", box=None)
+    for graph in graphs:
+        for source, target, label in graph.edges:
+            if label:
+                edges.add_row(graph.name, source, label, target)
+    _console.print(edges)
+    print(f"drawn to {out}.svg, {out}.png")
+
+
+def _recognise(architecture: str, space: str | None) -> tuple[str, str]:
+    """The space and the string of what the user named."""
+    if space is not None and space not in SPACES:
+        raise unknown_name("--space", "space", space, SPACES)
+    text = architecture.strip()
+    if text.endswith(".json"):
+        path = Path(text)
+        try:
+            record = json.loads(path.read_text())
+            return space or record["space"], record["architecture"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"show: {path} must be the architecture.json of a run, but it cannot be read "
+                f"({type(error).__name__}). Give another file or a string."
+            ) from error
+    if space is None:
+        space = "darts" if "normal" in text or "Genotype" in text else "nasbench201"
+    return space, text
