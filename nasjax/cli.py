@@ -30,6 +30,7 @@ _UsageError = typer.BadParameter.__base__
 
 DATA_VARIABLE = "NASJAX_DATA"
 """Environment variable that names a folder with benchmark tables."""
+_INTERRUPTED = 130
 _TABLE_NAME = "nb201_accuracies.csv.gz"
 
 
@@ -37,12 +38,15 @@ def main() -> None:
     """Runs the command line; what the user can mend ends in one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
+        if code == _INTERRUPTED:  # typer's own answer to Ctrl-C
+            _say_stopped()
     except (InputError, OSError) as error:
         code = _fail(str(error))
     except _UsageError as error:
         code = _fail(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
-        code = _stopped()
+        _say_stopped()
+        code = _INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -51,9 +55,8 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _stopped() -> int:
+def _say_stopped() -> None:
     print("nasjax: stopped. The same command goes on where it was.", file=sys.stderr)
-    return 130
 
 
 @app.callback(invoke_without_command=True)
@@ -196,6 +199,9 @@ def _print_result(result, out: Path) -> None:
     rows = Table("quantity", "value", show_header=False, box=None)
     if "official_index" in record:
         rows.add_row("NAS-Bench-201 index", str(record["official_index"]))
+    for name in ("images", "resize", "channels", "standardisation", "labels"):
+        if name in record["data"]:
+            rows.add_row(name, record["data"][name])
     rows.add_row("steps (failed)", f"{summary['num_steps']} ({summary['num_failed']})")
     rows.add_row("mean trace norm", f"{summary['mean_trace_norm']:.4g}")
     rows.add_row("nu at the start", f"{summary['nu_start']:.4g}")

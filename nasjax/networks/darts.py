@@ -12,6 +12,7 @@ from nasjax.networks.drawn_cell import Wiring, as_branches, drawn_cell
 from nasjax.networks.layers import Classifier, Conv2D, LayerConfig, Normalization
 from nasjax.networks.mixed_operation import (
     MixedOperation,
+    SingleOperation,
     init_submodule,
     operation_params,
     stack_trees,
@@ -33,7 +34,7 @@ NORMAL, REDUCTION = 0, 1
 
 
 def make_operation(
-    name: str,
+    operation: str,
     features: int,
     config: LayerConfig,
     *,
@@ -44,7 +45,7 @@ def make_operation(
     """The module of one of ``OPERATIONS``.
 
     Args:
-      name: the operation.
+      operation: its name.
       features: channels in and out.
       config: initialisation and normalisation.
       stride: 1, or 2 in the reduction cells of a full-size network.
@@ -64,7 +65,7 @@ def make_operation(
         "sep_conv_5x5": partial(SeparableConv, features, 5, **shared),
         "dil_conv_3x3": partial(SeparableConv, features, 3, dilation=2, repeats=1, **shared),
         "dil_conv_5x5": partial(SeparableConv, features, 5, dilation=2, repeats=1, **shared),
-    }[name]
+    }[operation]
     return make(**kwargs)
 
 
@@ -265,20 +266,9 @@ class Cell(nn.Module):
                     is_search=self.is_search,
                 )
                 name = f"node_{node}_edge_{edge}"
-                total += _NamedOperation(OPERATIONS[operation], make, name=name)(states[source])
+                total += SingleOperation(OPERATIONS[operation], make, name=name)(states[source])
             states.append(total)
         return jnp.concatenate(states[2:], -1)
-
-
-class _NamedOperation(nn.Module):
-    """Places an operation's parameters where ``MixedOperation`` keeps them."""
-
-    operation: str
-    make: partial
-
-    @nn.compact
-    def __call__(self, x):
-        return self.make(self.operation, name=self.operation)(x)
 
 
 def _stages(channels: int, num_cells: int) -> list[tuple[int, list[int], int]]:

@@ -39,6 +39,23 @@ class MixedOperation(nn.Module):
         return sum(weight * y for weight, y in zip(weights, outputs, strict=True))
 
 
+class SingleOperation(nn.Module):
+    """One operation, whose parameters stand where ``MixedOperation`` keeps them.
+
+    Attributes:
+      operation: its name.
+      make: ``make(operation, name=...) -> module``.
+    """
+
+    operation: str
+    make: Callable[..., nn.Module]
+
+    @nn.compact
+    def __call__(self, x: Images) -> Images:
+        """Applies the operation to ``[batch, height, width, channels]``."""
+        return self.make(self.operation, name=self.operation)(x)
+
+
 def operation_params(params: PyTree, names: Sequence[str]) -> tuple[PyTree, ...]:
     """The parameters of each operation; an empty dictionary where it has none."""
     return tuple(params.get(name, {}) for name in names)

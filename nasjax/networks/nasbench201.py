@@ -12,6 +12,7 @@ from nasjax.networks.drawn_cell import Wiring, as_branches, drawn_cell
 from nasjax.networks.layers import Classifier, Conv2D, LayerConfig, Normalization, relu
 from nasjax.networks.mixed_operation import (
     MixedOperation,
+    SingleOperation,
     init_submodule,
     operation_params,
     stack_trees,
@@ -22,7 +23,7 @@ from nasjax.spaces.nasbench201 import EDGES, OPERATIONS
 from nasjax.types import Images, Weights
 
 
-def make_operation(name: str, features: int, config: LayerConfig, **kwargs) -> nn.Module:
+def make_operation(operation: str, features: int, config: LayerConfig, **kwargs) -> nn.Module:
     """The module of one of ``OPERATIONS``, which keeps ``features`` channels."""
     make = {
         "none": Zero,
@@ -30,7 +31,7 @@ def make_operation(name: str, features: int, config: LayerConfig, **kwargs) -> n
         "nor_conv_1x1": partial(ReluConvNorm, features, 1, config=config),
         "nor_conv_3x3": partial(ReluConvNorm, features, 3, config=config),
         "avg_pool_3x3": partial(Pool, "avg"),
-    }[name]
+    }[operation]
     return make(**kwargs)
 
 
@@ -109,22 +110,13 @@ class Cell(nn.Module):
             name = OPERATIONS[self.genotype[edge]]
             if name == "none":
                 continue
-            operation = _NamedOperation(
-                name, partial(make_operation, config=self.config), name=f"edge_{edge}"
+            operation = SingleOperation(
+                name,
+                partial(make_operation, features=self.features, config=self.config),
+                name=f"edge_{edge}",
             )
             nodes[target] += operation(nodes[source])
         return nodes[-1]
-
-
-class _NamedOperation(nn.Module):
-    """Places an operation's parameters where ``MixedOperation`` keeps them."""
-
-    operation: str
-    make: partial
-
-    @nn.compact
-    def __call__(self, x):
-        return self.make(self.operation, x.shape[-1], name=self.operation)(x)
 
 
 class _Trunk(nn.Module):

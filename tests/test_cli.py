@@ -1,0 +1,212 @@
+"""The command line: what it prints, and one line and exit code 2 for whatever the user can mend."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nasjax
+from nasjax import cli
+
+DARTS_V2 = (
+    "Genotype(normal=[('sep_conv_3x3', 0), ('sep_conv_3x3', 1), ('sep_conv_3x3', 0), "
+    "('sep_conv_3x3', 1), ('sep_conv_3x3', 1), ('skip_connect', 0), ('skip_connect', 0), "
+    "('dil_conv_3x3', 2)], normal_concat=range(2, 6), reduce=[('max_pool_3x3', 0), "
+    "('max_pool_3x3', 1), ('skip_connect', 2), ('max_pool_3x3', 1), ('max_pool_3x3', 0), "
+    "('skip_connect', 2), ('skip_connect', 2), ('max_pool_3x3', 1)], reduce_concat=range(2, 6))"
+)
+CELL = (
+    "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|"
+    "+|skip_connect~0|nor_conv_3x3~1|nor_conv_1x1~2|"
+)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Runs the command line in an empty folder: ``(code, stdout, stderr)``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["nasjax", *map(str, arguments)])
+        out = io.StringIO()
+        monkeypatch.setattr(cli._console, "file", out)
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out + out.getvalue(), captured.err
+
+    return call
+
+
+def test_version_and_help(run):
+    assert run("--version")[:2] == (0, nasjax.__version__ + "\n")
+    for arguments in ((), ("search",), ("search", "nasi", "--help")):
+        code, out, _ = run(*arguments)
+        assert code == 0
+        assert "Usage" in out
+    assert "--nu-mode" in out
+
+
+def test_search_prints_what_it_wrote(run, tmp_path):
+    tiny = ("--channels", 2, "--cells", 1, "--batch-size", 4, "--steps", 2, "--data", "digits")
+    code, out, err = run("search", "nasi", *tiny, "--seed", 7)
+    assert (code, err) == (0, "")
+    folder = tmp_path / "runs" / "nasi-nasbench201-digits-seed7"
+    record = json.loads((folder / "architecture.json").read_text())
+    assert out.splitlines()[0] == record["architecture"]
+    assert f"NAS-Bench-201 index  {record['official_index']}" in out
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
+        "architecture.json",
+        "cells.png",
+        "cells.svg",
+        "history.jsonl",
+        "logits.npz",
+        "settings.json",
+        "state.npz",
+    ]
+    assert record["data"]["resize"] == "bilinear, antialiased: 8x8 -> 32x32"
+    assert re.search(r"resize +bilinear, antialiased: 8x8 -> 32x32", out)
+    code, _, err = run("search", "nasi", *tiny, "--seed", 7, "--mu", 2)
+    assert code == 2
+    assert "mu: there 1.0, here 2.0" in err
+    code, out, _ = run("show", folder / "architecture.json")
+    assert code == 0
+    assert record["architecture"] in out
+
+
+def test_show_nasbench201(run, tmp_path):
+    code, out, err = run("show", CELL)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == CELL
+    assert "NAS-Bench-201 index 6111" in out  # the best of the benchmark on CIFAR-10
+    assert out.count("nor_conv_3x3") == 4 + 4
+    assert (tmp_path / "architecture.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "architecture.svg").read_text()
+    assert run("show", "6111")[1] == out
+
+
+def test_show_darts(run, tmp_path):
+    code, out, err = run("show", DARTS_V2, "--out", tmp_path / "v2")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == DARTS_V2
+    assert out.count("reduction") == 8
+    assert (tmp_path / "v2.svg").exists()
+
+
+def test_show_says_that_nothing_is_connected(run):
+    code, out, _ = run("show", "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|")
+    assert code == 0
+    assert "no input reaches the output" in out
+
+
+def arrays(path, **content):
+    np.savez(path, **content)
+    return f"npz:{path}"
+
+
+def images(n):
+    return np.random.default_rng(0).random((n, 8, 8, 3)).astype(np.float32)
+
+
+NASI = ("search", "nasi", "--channels", "2", "--cells", "1", "--batch-size", "4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*NASI, "--space", "nasbench202"], "Did you mean 'nasbench201'"),
+        ([*NASI, "--data", "fashion-mnist"], "Did you mean 'fashion_mnist'"),
+        ([*NASI, "--data", "digit"], "Did you mean 'digits'"),
+        ([*NASI, "--data", "npz:absent.npz"], "absent.npz"),
+        ([*NASI, "--nu-mode", "adaptiv"], "Did you mean 'adaptive'"),
+        ([*NASI, "--nu", "-1"], "--nu: must be a number > 0, got -1"),
+        ([*NASI, "--nu", "nan"], "--nu: must be a number > 0, got nan"),
+        ([*NASI, "--nu", "many"], "'--nu'"),
+        ([*NASI, "--mu", "-1"], "--mu: must be a number >= 0, got -1"),
+        ([*NASI, "--mu", "two"], "'--mu'"),
+        ([*NASI, "--steps", "0"], "--steps"),
+        ([*NASI, "--table", "absent.csv"], "absent.csv"),
+        ([*NASI, "--space", "darts", "--table", __file__], "table"),
+        ([*NASI, "--data", "digits", "--batch-size", "9999"], "at most the 1797 images"),
+        ([*NASI, "--out", __file__], "must be a folder"),
+        ([*NASI, "--out", "/proc/nasjax"], "cannot be written"),
+        ([*NASI, "--sped", "3"], "No such option"),
+        (["serch"], "No such command"),
+        (["show"], "Missing argument 'architecture'"),
+        (["show", CELL[:-9]], "nasbench201"),
+        (["show", CELL + "+" + CELL], "nasbench201"),
+        (["show", CELL * 500], "characters"),
+        (["show", CELL.replace("nor_conv_1x1~2", "nor_conv_1x1~1")], "~1"),
+        (["show", CELL.replace("nor_conv_1x1~2", "nor_conv_1x2~2")], "Did you mean 'nor_conv_1x1'"),
+        (["show", "15625"], "15625"),
+        (["show", DARTS_V2[:-30]], "darts"),
+        (["show", DARTS_V2.replace("dil_conv_3x3", "dill_conv_3x3")], "dil_conv_3x3"),
+        (["show", DARTS_V2, "--space", "drats"], "Did you mean 'darts'"),
+        (["show", "absent.json"], "absent.json"),
+        (["show", CELL, "--out", "no/such/folder/x"], "must exist"),
+    ],
+)
+def test_bad_input_is_one_line(run, tmp_path, arguments, message):
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("nasjax: ")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"x": images(4)}, "y"),
+        ({"images": images(4), "labels": np.arange(4)}, "x"),
+        ({"x": images(4)[0, 0], "y": np.arange(4)}, "rank|axes|shape"),
+        ({"x": np.full((4, 8, 8, 3), np.nan, np.float32), "y": np.arange(4)}, "finite|NaN"),
+        ({"x": images(0), "y": np.arange(0)}, "empty|least"),
+        ({"x": images(4), "y": np.arange(5)}, "5"),
+    ],
+)
+def test_bad_npz_is_one_line(run, tmp_path, content, message):
+    code, _, err = run(*NASI, "--data", arrays(tmp_path / "data.npz", **content))
+    assert code == 2
+    assert err.count("\n") == 1
+    assert any(word in err for word in message.split("|")), err
+    assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
+
+
+def test_download_without_network_is_one_line(run, tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    code, _, err = run(*NASI, "--data", "tfds:mnist")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "mnist" in err
+    assert "network" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nasjax.runs.run_nasi", interrupted)
+    code, _, err = run(*NASI)
+    assert code == 130
+    assert err == "nasjax: stopped. The same command goes on where it was.\n"
+
+
+def test_help_is_quick():
+    """The command line loads neither TensorFlow nor matplotlib nor the networks to show help."""
+    program = (
+        "import sys, nasjax.cli\n"
+        "print([m for m in ('tensorflow', 'matplotlib', 'sklearn', 'flax') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,53 @@
+"""The README's Python and the notebooks run as they stand."""
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code_cells(path):
+    notebook = json.loads(path.read_text())
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_readme_python_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    exec(compile(program, "README.md", "exec"), {})
+    assert re.fullmatch(r"\|\w+~0\|\+(\|\w+~\d){2}\|\+(\|\w+~\d){3}\|\n", capsys.readouterr().out)
+
+
+def test_readme_names_options_that_exist():
+    from typer.main import get_command
+
+    from nasjax.cli import app
+
+    command = get_command(app).commands["search"].commands["nasi"]
+    known = {option for parameter in command.params for option in parameter.opts}
+    lines = re.findall(r"^nasjax search nasi(.*)$", (ROOT / "README.md").read_text(), re.M)
+    used = {option for line in lines for option in re.findall(r"--[a-z-]+", line.split("#")[0])}
+    assert len(lines) >= 6
+    assert used <= known, used - known
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebook_is_stored_without_output(path):
+    assert [cell["outputs"] for cell in code_cells(path)] == [[]] * len(code_cells(path))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebook_runs(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("agg")
+    names = {}
+    for number, cell in enumerate(code_cells(path)):
+        exec(compile("".join(cell["source"]), f"{path.name}[{number}]", "exec"), names)
+    assert names["space"].is_connected(names["selected"])
+    assert abs(names["difference"]).max() < 1e-4
+    matplotlib.pyplot.close("all")
