@@ -95,7 +95,7 @@ def search_nasi(
     channels: Annotated[int, typer.Option(help="Channels of the first stage.")] = 16,
     cells: Annotated[
         int | None,
-        typer.Option(help="Cells: a stage in nasbench201, in all in darts. [5 and 8]"),
+        typer.Option(help="Cells: a stage in nasbench201, in all in darts. [1 and 8]"),
     ] = None,
     nu: Annotated[
         float | None,
@@ -104,13 +104,16 @@ def search_nasi(
             "in darts; fixed: the mean of 50 random architectures, eq. 40]"
         ),
     ] = None,
-    nu_mode: Annotated[str, typer.Option(help="fixed, or adaptive (eq. 41).")] = "adaptive",
-    mu: Annotated[
-        float | None, typer.Option(help="Penalty coefficient. [nasbench201: 1, darts: 2]")
+    nu_mode: Annotated[
+        str | None,
+        typer.Option(help="fixed, or adaptive (eq. 41). [nasbench201: fixed, darts: adaptive]"),
     ] = None,
+    mu: Annotated[float | None, typer.Option(help="Penalty coefficient. [2]")] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     initialization: Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")] = "lecun",
-    normalization: Annotated[str, typer.Option(help="batch or none.")] = "batch",
+    normalization: Annotated[
+        str | None, typer.Option(help="batch or none. [nasbench201: none, darts: batch]")
+    ] = None,
     table: Annotated[
         Path | None,
         typer.Option(

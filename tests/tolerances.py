@@ -11,6 +11,8 @@ NUM_STANDARD_ERRORS = 4.5
 def assert_close(actual, expected, *, rtol=None):
     """Trees agree in structure, shapes and dtypes, and in values relative to each leaf's largest.
 
+    Leaves without an entry in ``RTOL`` (booleans, integers) must be equal.
+
     A leaf whose expected values are far below the tree's largest (1e-5) is held to that floor: what
     it contains may be the rounding of a cancellation.
     """
@@ -22,6 +24,9 @@ def assert_close(actual, expected, *, rtol=None):
         got = actual[path]
         assert got.shape == leaf.shape, (path, got.shape, leaf.shape)
         assert got.dtype == leaf.dtype, (path, got.dtype, leaf.dtype)
+        if leaf.dtype.name not in RTOL:
+            np.testing.assert_array_equal(got, leaf, err_msg=path)
+            continue
         scale = max(np.abs(leaf).max(initial=0.0), 1e-5 * largest)
         limit = (RTOL[leaf.dtype.name] if rtol is None else rtol) * scale
         difference = np.abs(got - leaf).max(initial=0.0)

@@ -223,7 +223,7 @@ def _define(name, abstract_eval, default_fn, cpu_fn):
         mlir.register_lowering(primitive, lowering, platform="cpu")
 
     def batch(args, axes, **params):
-        if axes[1] is batching.not_mapped and not name.endswith("grad"):
+        if axes[1] is None and not name.endswith("grad"):
             # Only the images are mapped: fold the mapped axis into the batch and stay fast.
             x = jnp.moveaxis(args[0], axes[0], 0)
             folded = primitive.bind(x.reshape(-1, *x.shape[2:]), args[1], **params)

@@ -1,0 +1,211 @@
+"""A folder that holds one run and survives its interruption at any moment.
+
+Files are replaced whole or not at all, except the history, which grows by a line a step. A line is
+on disk before the state that includes its step, so that after a crash the history is cut to the
+state and nothing but the step under way is lost.
+"""
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import jax
+import numpy as np
+
+from nasjax.errors import InputError
+from nasjax.types import PyTree
+
+_SETTINGS, _STATE, _HISTORY = "settings.json", "state.npz", "history.jsonl"
+
+
+class RunFolder:
+    """An open run folder; made by ``open_run_folder``."""
+
+    def __init__(self, path: Path):
+        """Takes a folder that exists and is locked."""
+        self.path = path
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Keeps the settings of a new run, or compares them with those of the run that is here.
+
+        Args:
+          settings: JSON-able; the same settings must mean the same result.
+
+        Raises:
+          InputError: if the folder holds a run with other settings (it says which), files that are
+            not a run's, or settings that cannot be read.
+        """
+        file = self.path / _SETTINGS
+        if not file.exists():
+            others = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+            if others:
+                raise InputError(
+                    f"--out {self.path}: must be an empty folder or one that holds a nasjax run, "
+                    f"but it holds {', '.join(others[:3])}. Give another folder."
+                )
+            self.write_json(_SETTINGS, settings)
+            return
+        try:
+            old = json.loads(file.read_text())
+        except ValueError:
+            old = None
+        if not isinstance(old, dict):
+            raise InputError(
+                f"--out {self.path}: {_SETTINGS} is damaged. Remove the folder or give another."
+            )
+        new = json.loads(_to_json(settings))
+        missing = "(nothing)"
+        differences = [
+            f"{name}: there {old.get(name, missing)}, here {new.get(name, missing)}"
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name, missing) != new.get(name, missing)
+        ]
+        if differences:
+            raise InputError(
+                f"--out {self.path}: holds a run with other settings ({'; '.join(differences)}). "
+                "Give another folder, or the same settings to resume."
+            )
+
+    def load_state(self, template: PyTree) -> PyTree:
+        """The last state saved, or ``template`` where there is none.
+
+        Args:
+          template: a state of the run, which gives structure, shapes and types.
+
+        Raises:
+          InputError: if the file is damaged or of another run.
+        """
+        file = self.path / _STATE
+        if not file.exists():
+            return template
+        names, leaves, structure = _named_leaves(template)
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = [archive[name] for name in names]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(
+                f"--out {self.path}: {_STATE} is damaged ({type(error).__name__}). "
+                "Remove the folder or give another."
+            ) from error
+        for name, array, leaf in zip(names, arrays, leaves, strict=True):
+            if array.shape != leaf.shape or array.dtype != leaf.dtype:
+                raise InputError(
+                    f"--out {self.path}: {_STATE} must hold {name} of shape {leaf.shape} and type "
+                    f"{leaf.dtype}, got {array.shape} and {array.dtype}. Remove the folder."
+                )
+        return jax.tree.unflatten(structure, arrays)
+
+    def save_state(self, state: PyTree) -> None:
+        """Replaces the state on disk, atomically."""
+        names, leaves, _ = _named_leaves(state)
+        with self._replacing(_STATE) as file:
+            np.savez(file, **dict(zip(names, map(np.asarray, leaves), strict=True)))
+
+    def cut_history(self, num_lines: int) -> None:
+        """Drops the lines after the first ``num_lines``, which a crash left without their state.
+
+        Raises:
+          InputError: if there are fewer lines.
+        """
+        file = self.path / _HISTORY
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        if len(lines) < num_lines:
+            raise InputError(
+                f"--out {self.path}: {_HISTORY} must have at least {num_lines} lines, as "
+                f"{_STATE} says, got {len(lines)}. Remove the folder or give another."
+            )
+        if len(lines) > num_lines:
+            self._write(_HISTORY, b"".join(lines[:num_lines]))
+
+    def append_history(self, record: Mapping[str, Any]) -> None:
+        """Adds a line, on disk before this returns."""
+        with (self.path / _HISTORY).open("ab") as file:
+            file.write(_to_json(record).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write_json(self, name: str, record: Mapping[str, Any]) -> None:
+        """Writes a JSON file, atomically. Numbers that are not finite become null."""
+        self._write(name, _to_json(record, indent=2).encode() + b"\n")
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes an ``.npz`` file, atomically."""
+        with self._replacing(name) as file:
+            np.savez(file, **{key: np.asarray(array) for key, array in arrays.items()})
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._replacing(name) as file:
+            file.write(content)
+
+    @contextmanager
+    def _replacing(self, name: str) -> Iterator[Any]:
+        temporary = self.path / f".{name}.part"
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_run_folder(path: Path) -> Iterator[RunFolder]:
+    """Makes the folder where it does not exist, and keeps other processes out of it.
+
+    Args:
+      path: the folder.
+
+    Yields:
+      The folder. The lock goes with the process, however that ends.
+
+    Raises:
+      InputError: if the path is no folder, cannot be written, or another process works in it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(path / ".lock")
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        raise InputError(
+            f"--out {path}: another process works in this folder. Wait for it, or give another."
+        ) from None
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"--out {path}: must be a folder, got a file. Give another.") from None
+    except OSError as error:
+        raise InputError(
+            f"--out {path}: cannot be written ({error.strerror}). Give another folder."
+        ) from error
+    try:
+        yield RunFolder(path)
+    finally:
+        lock.release()
+
+
+def _named_leaves(tree: PyTree):
+    paths, structure = jax.tree.flatten_with_path(tree)
+    names = [jax.tree_util.keystr(path) for path, _ in paths]
+    return names, [leaf for _, leaf in paths], structure
+
+
+def _to_json(record: Mapping[str, Any], *, indent: int | None = None) -> str:
+    return json.dumps(_plain(record), indent=indent, allow_nan=False)
+
+
+def _plain(value):
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(np.asarray(value).tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
