@@ -18,19 +18,15 @@ class NetworkFamily(NamedTuple):
     Attributes:
       one_shot: class of the one-shot network.
       static: class of the network of one genotype.
-      num_cells: default of both, as searches use it.
-      size_multiple: image sizes must be a multiple of this.
     """
 
     one_shot: type[nn.Module]
     static: type[nn.Module]
-    num_cells: int
-    size_multiple: int
 
 
 NETWORKS = {
-    "darts": NetworkFamily(DartsOneShot, DartsNetwork, 8, 4),
-    "nasbench201": NetworkFamily(NasBench201OneShot, NasBench201Network, 5, 4),
+    "darts": NetworkFamily(DartsOneShot, DartsNetwork),
+    "nasbench201": NetworkFamily(NasBench201OneShot, NasBench201Network),
 }
 
 

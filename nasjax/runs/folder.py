@@ -86,7 +86,7 @@ class RunFolder:
             return template
         names, leaves, structure = _named_leaves(template)
         try:
-            with np.load(file, allow_pickle=False) as archive:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
                 arrays = [archive[name] for name in names]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(

@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,7 +111,10 @@ def test_a_file_or_unwritable_place_is_no_folder(tmp_path):
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="must be a folder"), open_run_folder(path):
             pass
-    with pytest.raises(InputError, match="cannot be written"), open_run_folder("/proc/nasjax"):
+    with (
+        pytest.raises(InputError, match="cannot be written"),
+        open_run_folder(Path("/proc/nasjax")),
+    ):
         pass
 
 
