@@ -113,13 +113,21 @@ def test_flax_init_of_a_whole_network_has_the_variance_of_each_kernel():
     config = LayerConfig("he")
     network = static_network("nasbench201", [2] * 6, channels=4, num_cells=1, config=config)
     x = jnp.zeros((1, 4, 4, 3))
-    keys = jax.random.split(jax.random.key(2), 100)
-    params = jax.vmap(lambda key: network.init(key, x)["params"])(keys)
-    kernel = params["stage_0_cell_0"]["edge_3"]["nor_conv_1x1"]["conv"]["kernel"]
-    assert kernel.shape == (100, 1, 1, 4, 4)
-    _check_normal(kernel, 2 / 4)
-    _check_normal(params["stem_conv"]["kernel"], 2 / 27)
-    _check_normal(params["reduction_1"]["conv_a"]["conv"]["kernel"], 2 / 36)
+
+    def kernels(key):
+        params = network.init(key, x)["params"]
+        return (
+            params["stage_0_cell_0"]["edge_3"]["nor_conv_1x1"]["conv"]["kernel"],
+            params["stem_conv"]["kernel"],
+            params["reduction_1"]["conv_a"]["conv"]["kernel"],
+        )
+
+    # Only these kernels are compiled, not the forward pass that Flax runs to find their shapes.
+    drawn = jax.jit(jax.vmap(kernels))(jax.random.split(jax.random.key(2), 100))
+    shapes = [(1, 1, 4, 4), (3, 3, 3, 4), (3, 3, 4, 8)]
+    assert [kernel.shape[1:] for kernel in drawn] == shapes
+    for kernel, variance in zip(drawn, [2 / 4, 2 / 27, 2 / 36], strict=True):
+        _check_normal(kernel, variance)
 
 
 def _kernel_ntk(layer, x, output_fn, *, seed=0):

@@ -14,7 +14,10 @@ NUM_DRAWS = 20_000
 
 def _draws(logits, decisions, seed=0, num_draws=NUM_DRAWS, **kwargs):
     keys = jax.random.split(jax.random.key(seed), num_draws)
-    sample = jax.vmap(lambda key: straight_through_gumbel_softmax(key, logits, decisions, **kwargs))
+    sample = jax.jit(
+        jax.vmap(lambda key: straight_through_gumbel_softmax(key, logits, decisions, **kwargs)),
+        compiler_options={"xla_backend_optimization_level": 0},
+    )
     return jax.tree.map(np.asarray, sample(keys))
 
 
