@@ -106,7 +106,9 @@ def one_shot_trace_norm(apply_fn: OneShotApplyFn) -> TraceNormFn:
         return value, jax.jvp(weights_gradient, (params,), (direction,))[1]
 
     def backward(value_gradient, ct):
-        return jax.tree.map(lambda g: ct[0] * g, value_gradient), None, None, None
+        # A failed network is given the cotangent 0, and 0 times its gradient need not be 0.
+        scaled = jax.tree.map(lambda g: jnp.where(ct[0] == 0, 0, ct[0] * g), value_gradient)
+        return scaled, None, None, None
 
     trace_norm_fn.defvjp(forward, backward)
     return trace_norm_fn
