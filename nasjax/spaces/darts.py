@@ -46,7 +46,6 @@ _DECISIONS = {
     "inputs": _INPUT_EXISTS,
 }
 _DECISIONS["operations"].setflags(write=False)
-_DECISIONS["operations"].setflags(write=False)
 _PAIRS = np.array([(low, high) for high in range(1, max(NUM_INPUTS)) for low in range(high)])
 """Pairs of inputs by the later one: the first ``n (n - 1) / 2`` are those of ``n`` inputs."""
 _NUM_PAIRS = np.array([n * (n - 1) // 2 for n in NUM_INPUTS])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from lax_convolutions import lax_conv2d, lax_depthwise_conv2d
 from tolerances import assert_close
 
 from nasjax.networks.convolutions import conv2d, depthwise_conv2d
@@ -24,28 +25,7 @@ def _jit(fn):
     return jax.jit(fn, compiler_options=QUICK_COMPILE)
 
 
-def _lax_conv(x, kernel, dilation, groups):
-    pad = dilation * (kernel.shape[0] // 2)
-    return lax.conv_general_dilated(
-        x,
-        kernel,
-        (1, 1),
-        ((pad, pad), (pad, pad)),
-        rhs_dilation=(dilation, dilation),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        feature_group_count=groups,
-    )
-
-
-def _lax_dense(x, kernel, *, dilation=1):
-    return _lax_conv(x, kernel, dilation, 1)
-
-
-def _lax_depthwise(x, kernel, *, dilation=1):
-    return _lax_conv(x, kernel[:, :, None], dilation, x.shape[-1])
-
-
-KINDS = {"dense": (conv2d, _lax_dense), "depthwise": (depthwise_conv2d, _lax_depthwise)}
+KINDS = {"dense": (conv2d, lax_conv2d), "depthwise": (depthwise_conv2d, lax_depthwise_conv2d)}
 
 
 @pytest.fixture(params=sorted(KINDS))

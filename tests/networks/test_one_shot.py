@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from lax_convolutions import on_lax_convolutions
 from tolerances import assert_close
 
 from nasjax.networks import (
@@ -19,7 +19,6 @@ from nasjax.networks import (
     NETWORKS,
     LayerConfig,
     init_params,
-    layers,
     one_shot_network,
     static_network,
 )
@@ -44,35 +43,6 @@ def _jit(fn):
 
 
 # --- networks in float64 ------------------------------------------------------------------------
-
-
-def _lax_conv(x, kernel, *, dilation=1, groups=1):
-    pad = dilation * (kernel.shape[0] // 2)
-    return lax.conv_general_dilated(
-        x,
-        kernel,
-        (1, 1),
-        ((pad, pad), (pad, pad)),
-        rhs_dilation=(dilation, dilation),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        feature_group_count=groups,
-    )
-
-
-def _lax_depthwise(x, kernel, *, dilation=1):
-    return _lax_conv(x, kernel[:, :, None], dilation=dilation, groups=x.shape[-1])
-
-
-def _on_lax_convolutions(fn):
-    """Traces ``fn`` with XLA's convolutions in place of ours."""
-
-    def traced(*args):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(layers, "conv2d", _lax_conv)
-            patch.setattr(layers, "depthwise_conv2d", _lax_depthwise)
-            return fn(*args)
-
-    return traced
 
 
 def _as_float64(tree):
@@ -141,7 +111,7 @@ def _one_shot(space_name, mixture, config, num_edges=1):
     """Compiled ``(params, weights, x) -> ((loss, outputs), (params_grad, weights_grad))``."""
     loss = _one_shot_loss(space_name, mixture, config, num_edges)
     gradient = jax.value_and_grad(loss, (0, 1), has_aux=True)
-    return _jit(_on_lax_convolutions(gradient) if mixture == "full" else gradient)
+    return _jit(on_lax_convolutions(gradient) if mixture == "full" else gradient)
 
 
 def _static(space_name, genotype, config):
@@ -156,7 +126,7 @@ def _static(space_name, genotype, config):
 
     with jax.enable_x64(False):
         shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
-    return _jit(_on_lax_convolutions(jax.value_and_grad(loss, has_aux=True))), shapes
+    return _jit(on_lax_convolutions(jax.value_and_grad(loss, has_aux=True))), shapes
 
 
 def _part(tree, shapes):

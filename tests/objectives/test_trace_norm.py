@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from lax_convolutions import on_lax_convolutions
 from tolerances import assert_close
 
-from nasjax.networks import LayerConfig, init_params, layers, one_shot_network
+from nasjax.networks import LayerConfig, init_params, one_shot_network
 from nasjax.objectives import cross_entropy, nasi_objective, one_shot_trace_norm
 from nasjax.spaces import get_space
 from nasjax.spaces.darts_strings import OPERATIONS as DARTS_OPERATIONS
@@ -147,35 +147,6 @@ def test_bad_temperature(value):
 # --- real networks ------------------------------------------------------------------------------
 
 
-def _lax_conv(x, kernel, *, dilation=1, groups=1):
-    pad = dilation * (kernel.shape[0] // 2)
-    return lax.conv_general_dilated(
-        x,
-        kernel,
-        (1, 1),
-        ((pad, pad), (pad, pad)),
-        rhs_dilation=(dilation, dilation),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        feature_group_count=groups,
-    )
-
-
-def _lax_depthwise(x, kernel, *, dilation=1):
-    return _lax_conv(x, kernel[:, :, None], dilation=dilation, groups=x.shape[-1])
-
-
-def _on_lax_convolutions(fn):
-    """Traces ``fn`` with XLA's convolutions in place of ours."""
-
-    def traced(*args):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(layers, "conv2d", _lax_conv)
-            patch.setattr(layers, "depthwise_conv2d", _lax_depthwise)
-            return fn(*args)
-
-    return traced
-
-
 def _apply_fn(space_name, mixture, num_cells):
     network = one_shot_network(
         space_name,
@@ -221,7 +192,7 @@ def _naive_trace_norm(space_name, num_cells):
 
         return sum(jnp.sum(g**2) for g in jax.tree.leaves(jax.grad(loss)(params)))
 
-    return _on_lax_convolutions(trace_norm)
+    return on_lax_convolutions(trace_norm)
 
 
 @functools.cache
