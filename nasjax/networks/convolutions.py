@@ -11,6 +11,7 @@ On CPU a depthwise convolution is a sum of shifted products; on other platforms 
 convolution.
 """
 
+import functools
 from functools import partial
 
 import jax
@@ -40,14 +41,15 @@ def conv2d(
       dilation: distance between neighbouring taps, in pixels.
 
     Returns:
-      ``[batch, height, width, features]``. Cost: ``2 size^2 channels features`` floating-point
-      operations an output pixel.
+      ``[batch, height, width, features]``, in the wider of the two types. Cost: ``2 size^2 channels
+      features`` floating-point operations an output pixel.
 
     Raises:
-      ValueError: when traced, if the shapes do not fit or ``size`` is even.
+      ValueError: when traced, if the shapes do not fit, ``size`` is even or the type is not
+        floating-point.
     """
+    x, kernel = _checked("conv2d", x, kernel, ("size", "size", "channels", "features"))
     if kernel.shape[0] == 1:
-        _check_kernel("conv2d", x, kernel, channels_axis=2)
         return jnp.einsum("nhwc,co->nhwo", x, kernel[0, 0])
     return _conv2d_p.bind(x, kernel, dilation=dilation)
 
@@ -66,27 +68,38 @@ def depthwise_conv2d(
       dilation: distance between neighbouring taps, in pixels.
 
     Returns:
-      An array of the shape of ``x``. Cost: ``2 size^2`` floating-point operations an element.
+      An array of the shape of ``x``, in the wider of the two types. Cost: ``2 size^2``
+      floating-point operations an element.
 
     Raises:
-      ValueError: when traced, if the shapes do not fit or ``size`` is even.
+      ValueError: when traced, if the shapes do not fit, ``size`` is even or the type is not
+        floating-point.
     """
+    x, kernel = _checked("depthwise_conv2d", x, kernel, ("size", "size", "channels"))
     return _depthwise_p.bind(x, kernel, dilation=dilation)
 
 
-def _check_kernel(name: str, x, kernel, *, channels_axis: int) -> None:
-    if x.ndim != 4 or kernel.ndim < 3 or kernel.shape[0] != kernel.shape[1]:
+def _checked(name: str, x, kernel, kernel_axes: tuple[str, ...]):
+    """Both arrays in their common type, if they fit each other."""
+    if x.ndim != 4 or kernel.ndim != len(kernel_axes):
         raise ValueError(
-            f"{name}: `x` must be [batch, height, width, channels] and `kernel` square, got "
-            f"shapes {x.shape} and {kernel.shape}."
+            f"{name}: `x` must be [batch, height, width, channels] and `kernel` "
+            f"[{', '.join(kernel_axes)}], got shapes {x.shape} and {kernel.shape}."
         )
-    if kernel.shape[0] % 2 == 0:
-        raise ValueError(f"{name}: `kernel` must have an odd size, got {kernel.shape[:2]}.")
-    if kernel.shape[channels_axis] != x.shape[-1]:
+    if kernel.shape[0] != kernel.shape[1] or kernel.shape[0] % 2 == 0:
         raise ValueError(
-            f"{name}: `kernel` must take the {x.shape[-1]} channels of `x`, got "
-            f"{kernel.shape[channels_axis]}."
+            f"{name}: `kernel` must be square and of odd size, got {kernel.shape[:2]}."
         )
+    if kernel.shape[2] != x.shape[-1]:
+        raise ValueError(
+            f"{name}: `kernel` must take the {x.shape[-1]} channels of `x`, got {kernel.shape[2]}."
+        )
+    dtype = jnp.promote_types(x.dtype, kernel.dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            f"{name}: `x` and `kernel` must be floating-point, got {x.dtype} and {kernel.dtype}."
+        )
+    return x.astype(dtype), kernel.astype(dtype)
 
 
 def _padding(size: int, dilation: int) -> tuple[int, int]:
@@ -122,7 +135,6 @@ def _flip_conv2d(kernel):
 
 
 def _conv2d_aval(x, kernel, *, dilation):
-    _check_kernel("conv2d", x, kernel, channels_axis=2)
     return ShapedArray((*x.shape[:-1], kernel.shape[-1]), x.dtype)
 
 
@@ -201,7 +213,6 @@ def _flip_depthwise(kernel):
 
 
 def _depthwise_aval(x, kernel, *, dilation):
-    _check_kernel("depthwise_conv2d", x, kernel, channels_axis=2)
     return ShapedArray(x.shape, x.dtype)
 
 
@@ -216,7 +227,12 @@ def _define(name, abstract_eval, default_fn, cpu_fn):
     """A primitive that computes ``cpu_fn`` on CPU and ``default_fn`` elsewhere and under vmap."""
     primitive = Primitive(name)
     primitive.def_abstract_eval(abstract_eval)
-    primitive.def_impl(lambda *args, **params: jax.jit(partial(primitive.bind, **params))(*args))
+
+    @functools.cache
+    def compiled(**params):
+        return jax.jit(partial(primitive.bind, **params))
+
+    primitive.def_impl(lambda *args, **params: compiled(**params)(*args))
     mlir.register_lowering(primitive, mlir.lower_fun(default_fn, multiple_results=False))
     if cpu_fn is not default_fn:
         lowering = mlir.lower_fun(cpu_fn, multiple_results=False)

@@ -6,10 +6,12 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
+from nasjax.errors import unknown_name
 from nasjax.networks.drawn_cell import Wiring, as_branches, drawn_cell
-from nasjax.networks.layers import Classifier, Conv2D, LayerConfig, Normalization
+from nasjax.networks.layers import Classifier, Conv2D, LayerConfig, Normalization, check_images
 from nasjax.networks.mixed_operation import (
     MixedOperation,
     SingleOperation,
@@ -25,12 +27,18 @@ from nasjax.networks.operations import (
     SeparableConv,
 )
 from nasjax.networks.pooling import max_pool_3x3
-from nasjax.networks.stages import run_cells
+from nasjax.networks.stages import check_mixture, run_cells
+from nasjax.spaces.base import host_genotype
+from nasjax.spaces.darts import BOUNDS
 from nasjax.spaces.darts_strings import OPERATIONS
 from nasjax.types import Images, PyTree, Weights
 
 NUM_NODES = 4
 NORMAL, REDUCTION = 0, 1
+REDUCTIONS = {
+    "pool": "3x3 max-pools of stride 2 stand before the reduction cells (NASI)",
+    "stride": "the edges that start at a reduction cell's inputs have stride 2 (DARTS)",
+}
 
 
 def make_operation(
@@ -140,6 +148,11 @@ class DartsOneShot(nn.Module):
     num_edges: int = 1
     mixture: str = "drawn"
 
+    def __post_init__(self):
+        """Checks the names."""
+        check_mixture("DartsOneShot", self.mixture)
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, weights: Weights, x: Images) -> Float[jax.Array, "batch classes"]:
         """Class logits.
@@ -153,6 +166,7 @@ class DartsOneShot(nn.Module):
         Returns:
           ``[batch, classes]``.
         """
+        check_images("DartsOneShot", x, divisor=1)
         operations = weights["operations"].reshape(2, NUM_NODES, self.num_edges, len(OPERATIONS))
         inputs = weights["inputs"].reshape(2, NUM_NODES, self.num_edges, NUM_NODES + 1)
         x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
@@ -206,7 +220,7 @@ class DartsNetwork(nn.Module):
       channels: of a node in the first cells.
       num_cells: cells; the reduction cells are at a third and two thirds of the depth.
       config: initialisation and normalisation.
-      reduction: ``"pool"`` or ``"stride"``.
+      reduction: a key of ``REDUCTIONS``.
     """
 
     genotype: tuple
@@ -216,9 +230,25 @@ class DartsNetwork(nn.Module):
     config: LayerConfig = LayerConfig()
     reduction: str = "pool"
 
+    def __post_init__(self):
+        """Checks the genotype and the names."""
+        if self.reduction not in REDUCTIONS:
+            raise unknown_name("DartsNetwork", "reduction", self.reduction, REDUCTIONS)
+        num_edges = 1 if np.shape(self.genotype)[2:3] == (1,) else 2
+        host_genotype("DartsNetwork", self.genotype, BOUNDS[:, :, :num_edges])
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, x: Images) -> Float[jax.Array, "batch classes"]:
-        """Class logits of ``[batch, height, width, image_channels]``."""
+        """Class logits of ``[batch, height, width, image_channels]``.
+
+        Raises:
+          InputError: when traced, if ``x`` has another form; where strides reduce, its sides must
+            be even before each reduction (a multiple of 4 for two).
+        """
+        num_reductions = len(_reduction_cells(self.num_cells))
+        divisor = 2**num_reductions if self.reduction == "stride" else 1
+        check_images("DartsNetwork", x, divisor=divisor)
         x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
         x = Normalization(self.config, name="stem_norm")(x)
         states = (x, x)
@@ -271,11 +301,16 @@ class Cell(nn.Module):
         return jnp.concatenate(states[2:], -1)
 
 
+def _reduction_cells(num_cells: int) -> set[int]:
+    """Positions of the reduction cells."""
+    return {num_cells // 3, 2 * num_cells // 3}
+
+
 def _stages(channels: int, num_cells: int) -> list[tuple[int, list[int], int]]:
     """(features, kind of each cell, position of the first cell) of each run of equal sizes."""
     stages: list[tuple[int, list[int], int]] = []
     for position in range(num_cells):
-        is_reduction = position in (num_cells // 3, 2 * num_cells // 3)
+        is_reduction = position in _reduction_cells(num_cells)
         if is_reduction or position == 0:
             features = channels if not stages else stages[-1][0] * (2 if is_reduction else 1)
             if is_reduction and position == 0:

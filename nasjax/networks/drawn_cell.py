@@ -137,7 +137,7 @@ def _backward(wiring, residuals, ct):
                 lax.cond(
                     operation == j,
                     lambda product, x, ct, params: product,
-                    lambda product, x, ct, params, branch=branch: jnp.vdot(branch(params, x), ct),
+                    lambda product, x, ct, params, branch=branch: _vdot(branch(params, x), ct),
                     *(product, x, ct, constants[j]),
                 )
                 for j, branch in enumerate(wiring.branches)
@@ -146,20 +146,28 @@ def _backward(wiring, residuals, ct):
         input_ct = None
         if inputs is not None:
             width = inputs.shape[1]
-            input_ct = jnp.stack([jnp.vdot(node, x_ct) for node in nodes[:width]])
+            input_ct = jnp.stack([_vdot(node, x_ct) for node in nodes[:width]])
             input_ct = jnp.where(jnp.arange(width) < target, input_ct, 0.0)
         return cts.at[source].add(x_ct), (operation_ct, input_ct, params_ct)
 
     cts, (operation_cts, input_cts, params_cts) = lax.scan(
         run_edge, ct, (edges, params), reverse=True
     )
+    operation_cts = operation_cts.astype(operations.dtype)
+    if inputs is not None:
+        input_cts = input_cts.astype(inputs.dtype)
     return operation_cts, input_cts, cts[:num_inputs], params_cts
+
+
+def _vdot(a, b):
+    """Sum of products, accumulated in float32 at least."""
+    return jnp.vdot(a, b, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
 
 
 def _pull_back(branch, j, x, params, ct):
     """``<ct, y>`` and the cotangents of input and parameters of the drawn operation ``j``."""
     y, vjp = jax.vjp(lambda x, params: branch(params[j], x), x, params)
-    return jnp.vdot(y, ct), *vjp(ct)
+    return _vdot(y, ct), *vjp(ct)
 
 
 _drawn_cell = jax.custom_vjp(

@@ -6,10 +6,11 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
 from jax import Array, lax
 from jaxtyping import Float
 
-from nasjax.errors import unknown_name
+from nasjax.errors import InputError, unknown_name
 from nasjax.networks.convolutions import conv2d, depthwise_conv2d
 from nasjax.types import Images, Key
 
@@ -63,12 +64,34 @@ class LayerConfig:
         return math.sqrt(variance)
 
     def kernel_init(self, key: Key, shape: tuple[int, ...]) -> Array:
-        """Initial values of a kernel of this shape."""
-        return self.kernel_stddev(shape) * jax.random.normal(key, shape)
+        """Initial values of a kernel of this shape, float32."""
+        return self.kernel_stddev(shape) * jax.random.normal(key, shape, jnp.float32)
 
     def output_scale(self, shape: tuple[int, ...]) -> float:
         """The factor on the output of a layer with such a kernel: 1 but for ``"ntk"``."""
         return 1.0 / math.sqrt(kernel_fans(shape)[0]) if self.initialization == "ntk" else 1.0
+
+
+def check_images(where: str, x: Images, *, divisor: int) -> None:
+    """Checks what a network is given, before a layer deep inside fails on it.
+
+    Args:
+      where: the network, for the message.
+      x: to be ``[batch, height, width, image_channels]``.
+      divisor: what height and width must be a multiple of.
+
+    Raises:
+      InputError: when traced, if it is not of that form.
+    """
+    if x.ndim != 4:
+        raise InputError(
+            f"{where}: `x` must be [batch, height, width, channels], got shape {x.shape}."
+        )
+    if x.shape[1] % divisor or x.shape[2] % divisor:
+        raise InputError(
+            f"{where}: height and width of `x` must be multiples of {divisor}, got "
+            f"{x.shape[1]} x {x.shape[2]}. Pad or resize the images."
+        )
 
 
 def kernel_fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -109,6 +132,7 @@ class Conv2D(nn.Module):
         kernel = kernel * self.config.output_scale(shape)
         if self.stride == 1:
             return conv2d(x, kernel)
+        x, kernel = promote_dtype(x, kernel)
         half = self.size // 2
         return lax.conv_general_dilated(
             x,
@@ -159,9 +183,10 @@ class Normalization(nn.Module):
             return x
         y = normalize_batch(x)
         if self.config.use_affine:
-            channels = x.shape[-1:]
-            y = y * self.param("scale", nn.initializers.ones, channels)[None, None, None]
-            y = y + self.param("bias", nn.initializers.zeros, channels)[None, None, None]
+            shape = x.shape[-1:]
+            scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
+            bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
+            y = y * scale[None, None, None] + bias[None, None, None]
         return y
 
 
@@ -173,9 +198,11 @@ def normalize_batch(x: Images, *, epsilon: float = 1e-5) -> Images:
       epsilon: added to the (biased) variance.
 
     Returns:
-      An array of the shape of ``x``. The moments take one pass over ``x``; a variance that
-      rounding made negative counts as zero.
+      An array of the shape of ``x``.
     """
+    # Both moments in one pass. About a mean far from zero their difference would cancel; about a
+    # value of the batch itself it does not, and no derivative depends on that value.
+    x -= lax.stop_gradient(jnp.mean(x[:1], (0, 1, 2), keepdims=True))
     mean = jnp.mean(x, (0, 1, 2), keepdims=True)
     square = jnp.mean(x * x, (0, 1, 2), keepdims=True)
     variance = jnp.maximum(square - mean * mean, 0.0)
@@ -199,7 +226,7 @@ class Classifier(nn.Module):
         x = jnp.mean(x, (1, 2))
         shape = (x.shape[-1], self.num_classes)
         kernel = self.param("kernel", self.config.kernel_init, shape)
-        bias = self.param("bias", nn.initializers.zeros, (self.num_classes,))
+        bias = self.param("bias", nn.initializers.zeros, (self.num_classes,), jnp.float32)
         return x @ kernel * self.config.output_scale(shape) + bias[None]
 
 

@@ -9,7 +9,14 @@ from jax import Array
 from jaxtyping import Float
 
 from nasjax.networks.drawn_cell import Wiring, as_branches, drawn_cell
-from nasjax.networks.layers import Classifier, Conv2D, LayerConfig, Normalization, relu
+from nasjax.networks.layers import (
+    Classifier,
+    Conv2D,
+    LayerConfig,
+    Normalization,
+    check_images,
+    relu,
+)
 from nasjax.networks.mixed_operation import (
     MixedOperation,
     SingleOperation,
@@ -18,8 +25,9 @@ from nasjax.networks.mixed_operation import (
     stack_trees,
 )
 from nasjax.networks.operations import Identity, Pool, ReluConvNorm, Zero
-from nasjax.networks.stages import run_cells
-from nasjax.spaces.nasbench201 import EDGES, OPERATIONS
+from nasjax.networks.stages import check_mixture, run_cells
+from nasjax.spaces.base import host_genotype
+from nasjax.spaces.nasbench201 import BOUNDS, EDGES, OPERATIONS
 from nasjax.types import Images, Weights
 
 
@@ -128,6 +136,7 @@ class _Trunk(nn.Module):
     config: LayerConfig = LayerConfig()
 
     def trunk(self, x, run_stage):
+        check_images(type(self).__name__, x, divisor=4)
         x = Conv2D(self.channels, 3, 1, self.config, name="stem_conv")(x)
         x = Normalization(self.config, name="stem_norm")(x)
         for stage in range(3):
@@ -153,6 +162,11 @@ class NasBench201OneShot(_Trunk):
 
     mixture: str = "drawn"
 
+    def __post_init__(self):
+        """Checks the names."""
+        check_mixture("NasBench201OneShot", self.mixture)
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, weights: Weights, x: Images) -> Float[Array, "batch classes"]:
         """Class logits.
@@ -163,6 +177,9 @@ class NasBench201OneShot(_Trunk):
 
         Returns:
           ``[batch, classes]``.
+
+        Raises:
+          InputError: when traced, if ``x`` has another form.
         """
 
         def run_stage(x, features, names):
@@ -197,9 +214,14 @@ class NasBench201Network(_Trunk):
 
     genotype: tuple[int, ...] = (3,) * 6
 
+    def __post_init__(self):
+        """Checks the genotype."""
+        host_genotype("NasBench201Network", self.genotype, BOUNDS)
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, x: Images) -> Float[Array, "batch classes"]:
-        """Class logits of ``[batch, height, width, image_channels]``."""
+        """Class logits of ``[batch, height, width, image_channels]``, sides divisible by 4."""
 
         def run_stage(x, features, names):
             for name in names:

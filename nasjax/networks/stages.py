@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from nasjax.errors import unknown_name
 from nasjax.networks.mixed_operation import stack_trees
 from nasjax.types import PyTree
 
@@ -14,6 +15,12 @@ MIXTURES = {
     "drawn": "one-hot weights; only the drawn operations are differentiated, cells in a loop",
     "full": "any weights; every operation is evaluated and differentiated, cells unrolled",
 }
+
+
+def check_mixture(where: str, mixture: str) -> None:
+    """Raises ``InputError`` if ``mixture`` is not a key of ``MIXTURES``."""
+    if mixture not in MIXTURES:
+        raise unknown_name(where, "mixture", mixture, MIXTURES)
 
 
 def run_cells(

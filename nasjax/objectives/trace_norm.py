@@ -52,7 +52,8 @@ class NasiObjectiveFn(Protocol):
 
 
 def cross_entropy(outputs: Float[Array, "batch classes"], labels: Labels) -> Float[Array, ""]:
-    """Mean cross-entropy (nats) of softmax ``outputs`` against integer ``labels``."""
+    """Mean cross-entropy (nats) of softmax ``outputs`` at integer ``labels``, at least float32."""
+    outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
     log_probabilities = jax.nn.log_softmax(outputs)
     return -jnp.mean(jnp.take_along_axis(log_probabilities, labels[:, None], 1))
 
@@ -89,7 +90,7 @@ def one_shot_trace_norm(apply_fn: OneShotApplyFn) -> TraceNormFn:
 
     def value_and_direction(weights, params, x, y):
         gradient, is_dead = jax.grad(loss_fn, has_aux=True)(params, weights, x, y)
-        squares = jax.tree.map(lambda g: jnp.vdot(g, g).real, gradient)
+        squares = jax.tree.map(_square_norm, gradient)
         return (jax.tree.reduce(jnp.add, squares), is_dead), gradient
 
     @jax.custom_vjp
@@ -112,6 +113,11 @@ def one_shot_trace_norm(apply_fn: OneShotApplyFn) -> TraceNormFn:
 
     trace_norm_fn.defvjp(forward, backward)
     return trace_norm_fn
+
+
+def _square_norm(g: Array) -> Float[Array, ""]:
+    """``|g|^2``, accumulated in float32 at least."""
+    return jnp.vdot(g, g, preferred_element_type=jnp.promote_types(g.dtype, jnp.float32))
 
 
 def nasi_objective(

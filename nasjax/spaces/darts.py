@@ -34,18 +34,18 @@ NUM_INPUTS = tuple(node + 2 for node in range(NUM_NODES))
 """How many inputs each intermediate node may choose from."""
 
 _SHAPE = (len(CELLS), NUM_NODES, NUM_EDGES, 2)
-_BOUNDS = np.stack(
+BOUNDS = np.stack(
     np.broadcast_arrays(len(OPERATIONS), np.array(NUM_INPUTS)[None, :, None]), axis=-1
 ) * np.ones(_SHAPE, int)
+"""How many values each number of a genotype may take."""
 _INPUT_EXISTS = np.broadcast_to(
     np.arange(max(NUM_INPUTS)) < np.array(NUM_INPUTS)[:, None],
     (len(CELLS), NUM_NODES, max(NUM_INPUTS)),
 )
 _DECISIONS = {
-    "operations": np.ones((len(CELLS), NUM_NODES, len(OPERATIONS)), bool),
+    "operations": np.broadcast_to(True, (len(CELLS), NUM_NODES, len(OPERATIONS))),
     "inputs": _INPUT_EXISTS,
 }
-_DECISIONS["operations"].setflags(write=False)
 _PAIRS = np.array([(low, high) for high in range(1, max(NUM_INPUTS)) for low in range(high)])
 """Pairs of inputs by the later one: the first ``n (n - 1) / 2`` are those of ``n`` inputs."""
 _NUM_PAIRS = np.array([n * (n - 1) // 2 for n in NUM_INPUTS])
@@ -168,7 +168,7 @@ def canonical(
     Returns:
       ``[2, 4, 2, 2]`` int32. Cost: 24 orders a cell, well under a millisecond.
     """
-    genotype = host_genotype("darts.canonical", genotype, _BOUNDS)
+    genotype = host_genotype("darts.canonical", genotype, BOUNDS)
     return np.array([_canonical_cell(cell) for cell in genotype.tolist()], np.int32)
 
 
@@ -178,13 +178,13 @@ def is_connected(genotype: Int32[Array, "cells nodes edges 2"]) -> bool:
     Raises:
       InputError: if ``genotype`` is not one of the space.
     """
-    host_genotype("darts.is_connected", genotype, _BOUNDS)
+    host_genotype("darts.is_connected", genotype, BOUNDS)
     return True
 
 
 def to_string(genotype: Int32[Array, "cells nodes edges 2"]) -> str:
     """The notation of the field, ``Genotype(normal=[('sep_conv_3x3', 1), ...], ...)``, one line."""
-    return format_genotype(host_genotype("darts.to_string", genotype, _BOUNDS))
+    return format_genotype(host_genotype("darts.to_string", genotype, BOUNDS))
 
 
 def from_string(text: str) -> Int32[np.ndarray, "cells nodes edges 2"]:
@@ -209,7 +209,7 @@ def all_genotypes() -> None:
 
 def describe(genotype: Int32[Array, "cells nodes edges 2"]) -> list[CellGraph]:
     """Two graphs, ``normal`` and ``reduction``; edges into the output have no label."""
-    genotype = host_genotype("darts.describe", genotype, _BOUNDS)
+    genotype = host_genotype("darts.describe", genotype, BOUNDS)
     nodes = ("c_{k-2}", "c_{k-1}", *(str(node) for node in range(NUM_NODES)), "c_{k}")
     graphs = []
     for name, cell in zip(CELLS, genotype.tolist(), strict=True):

@@ -37,9 +37,9 @@ EDGES = ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))
 """``(target, source)`` of the six edges."""
 
 SIZE = len(OPERATIONS) ** len(EDGES)
-_BOUNDS = np.full(len(EDGES), len(OPERATIONS))
-_DECISIONS = {"edges": np.ones((len(EDGES), len(OPERATIONS)), bool)}
-_DECISIONS["edges"].setflags(write=False)
+BOUNDS = np.full(len(EDGES), len(OPERATIONS))
+"""How many values each number of a genotype may take."""
+_DECISIONS = {"edges": np.broadcast_to(True, (len(EDGES), len(OPERATIONS)))}
 _SHUFFLE_SEED = 88
 
 
@@ -125,7 +125,7 @@ def canonical(genotype: Int32[Array, " edges"]) -> Int32[np.ndarray, " edges"]:
 
 def is_connected(genotype: Int32[Array, " edges"]) -> bool:
     """True if a path without ``none`` leads from node 0 to node 3."""
-    checked = host_genotype("nasbench201.is_connected", genotype, _BOUNDS)
+    checked = host_genotype("nasbench201.is_connected", genotype, BOUNDS)
     return bool(_connected(checked[None])[0])
 
 
@@ -136,7 +136,7 @@ def to_string(genotype: Int32[Array, " edges"]) -> str:
       >>> to_string(np.array([3, 3, 4, 1, 3, 1]))
       '|nor_conv_3x3~0|+|nor_conv_3x3~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_3x3~1|skip_connect~2|'
     """
-    genotype = host_genotype("nasbench201.to_string", genotype, _BOUNDS)
+    genotype = host_genotype("nasbench201.to_string", genotype, BOUNDS)
     terms = [f"{OPERATIONS[op]}~{source}|" for op, (_, source) in zip(genotype, EDGES, strict=True)]
     return f"|{terms[0]}+|{terms[1]}{terms[2]}+|{terms[3]}{terms[4]}{terms[5]}"
 
@@ -200,7 +200,7 @@ def all_genotypes() -> Int32[np.ndarray, "cells edges"]:
 
 def describe(genotype: Int32[Array, " edges"]) -> list[CellGraph]:
     """One graph, ``cell``; edges with ``none`` are left out."""
-    genotype = host_genotype("nasbench201.describe", genotype, _BOUNDS)
+    genotype = host_genotype("nasbench201.describe", genotype, BOUNDS)
     edges = tuple(
         (str(source), str(target), OPERATIONS[op])
         for op, (target, source) in zip(genotype, EDGES, strict=True)
@@ -245,8 +245,8 @@ def genotype_from_index(index: int) -> Int32[np.ndarray, " edges"]:
 
 def _rank(function: str, genotype) -> int:
     """The position in lexicographic order."""
-    checked = host_genotype(f"nasbench201.{function}", genotype, _BOUNDS)
-    return int(np.ravel_multi_index(tuple(checked), tuple(_BOUNDS)))
+    checked = host_genotype(f"nasbench201.{function}", genotype, BOUNDS)
+    return int(np.ravel_multi_index(tuple(checked), tuple(BOUNDS)))
 
 
 @functools.cache

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from jax import lax
 from lax_convolutions import lax_conv2d, lax_depthwise_conv2d
+from quick_jit import quick_jit
 from tolerances import assert_close
 
 from nasjax.networks.convolutions import conv2d, depthwise_conv2d
 
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 # size, dilation, height, width: up to 8 rows and above, odd and even, dilated past the edge
 CASES = [
     (1, 1, 7, 5),
@@ -19,11 +19,6 @@ CASES = [
     (5, 1, 10, 3),
     (5, 2, 6, 7),
 ]
-
-
-def _jit(fn):
-    return jax.jit(fn, compiler_options=QUICK_COMPILE)
-
 
 KINDS = {"dense": (conv2d, lax_conv2d), "depthwise": (depthwise_conv2d, lax_depthwise_conv2d)}
 
@@ -112,7 +107,7 @@ def test_first_and_second_derivatives(float64, kind, size, dilation, height, wid
     arrays = _arrays(kind, size, height, width)
 
     def derivatives(conv):
-        return _jit(
+        return quick_jit(
             lambda *arrays: _all_derivatives(
                 lambda x, kernel: conv(x, kernel, dilation=dilation), *arrays
             )
@@ -140,7 +135,7 @@ def test_third_derivative(float64, kind):
         def squared(x, kernel):
             return sum(jnp.vdot(leaf, leaf) for leaf in product(x, kernel))
 
-        return _jit(jax.grad(squared, (0, 1)))(x, kernel)
+        return quick_jit(jax.grad(squared, (0, 1)))(x, kernel)
 
     assert_close(third(conv), third(reference))
 
@@ -164,11 +159,11 @@ def test_vmap_of_values_and_gradients(float64, kind, axes):
         return conv(*point, dilation=2), gradient(*point), product
 
     mapped = jax.vmap(lambda *point: value_and_gradients(conv, *point), axes)
-    expected = _jit(lambda *point: value_and_gradients(reference, *point))
+    expected = quick_jit(lambda *point: value_and_gradients(reference, *point))
     expected = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *[expected(*at(i)) for i in range(3)]
     )
-    assert_close(_jit(mapped)(*stacked), expected)
+    assert_close(quick_jit(mapped)(*stacked), expected)
 
 
 @pytest.mark.parametrize("height", [5, 9])
@@ -179,7 +174,7 @@ def test_per_example_kernel_gradients(float64, kind, height):
     def gradient(conv, image):
         return jax.grad(lambda kernel: jnp.sum(jnp.sin(conv(image[None], kernel))))(kernel)
 
-    actual = _jit(jax.vmap(lambda image: gradient(conv, image)))(x)
+    actual = quick_jit(jax.vmap(lambda image: gradient(conv, image)))(x)
     expected = jnp.stack([gradient(reference, image) for image in x])
     assert_close(actual, expected)
 
@@ -195,7 +190,7 @@ def test_vmap_of_kernel_gradient_over_one_argument(float64, kind, mapped):
     def gradient(conv):
         return jax.vmap(lambda x, ct: jax.vjp(lambda k: conv(x, k), kernel)[1](ct)[0], axes)
 
-    assert_close(_jit(gradient(conv))(*point), gradient(reference)(*point))
+    assert_close(quick_jit(gradient(conv))(*point), gradient(reference)(*point))
 
 
 def test_inside_scan_and_switch(float64, kind):
@@ -225,7 +220,8 @@ def test_inside_scan_and_switch(float64, kind):
 
     def derivatives(loss):
         gradient = jax.grad(loss, (0, 1))
-        return _jit(lambda *point: (loss(*point), *jax.jvp(gradient, point, direction)))(x, kernels)
+        values = quick_jit(lambda *point: (loss(*point), *jax.jvp(gradient, point, direction)))
+        return values(x, kernels)
 
     conv = KINDS[kind][0]
     assert_close(derivatives(lambda x, k: looped(conv, x, k)), derivatives(unrolled))
@@ -237,8 +233,12 @@ def test_inside_scan_and_switch(float64, kind):
         ((2, 5, 5, 3), (2, 2, 3), "odd size"),
         ((2, 5, 5, 3), (4, 4, 3), "odd size"),
         ((2, 5, 5, 3), (3, 3, 4), "3 channels"),
+        ((2, 5, 5, 3), (1, 1, 4), "3 channels"),
         ((2, 5, 5, 3), (1, 3, 3), "square"),
+        ((2, 5, 5, 3), (3, 3), r"got shapes \(2, 5, 5, 3\) and \(3, 3"),
+        ((2, 5, 5, 3), (3, 3, 3, 1), r"got shapes \(2, 5, 5, 3\) and \(3, 3, 3, 1"),
         ((5, 5, 3), (3, 3, 3), "height, width"),
+        ((5, 5, 3), (1, 1, 3), "height, width"),
     ],
 )
 def test_errors(kind, x_shape, kernel_shape, words):
@@ -246,3 +246,26 @@ def test_errors(kind, x_shape, kernel_shape, words):
     kernel_shape += (2,) if kind == "dense" else ()
     with pytest.raises(ValueError, match=words):
         jax.eval_shape(conv, jnp.zeros(x_shape), jnp.zeros(kernel_shape))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_mixed_types_compute_in_the_wider_one(kind, size):
+    conv = KINDS[kind][0]
+    x, kernel = (a.astype(jnp.bfloat16) for a in _arrays(kind, size, 7, 5)[:2])
+    assert conv(x, kernel).dtype == jnp.bfloat16
+    expected = conv(x.astype(jnp.float32), kernel.astype(jnp.float32))
+    np.testing.assert_array_equal(conv(x.astype(jnp.float32), kernel), expected)
+    np.testing.assert_array_equal(conv(x, kernel.astype(jnp.float32)), expected)
+    with pytest.raises(ValueError, match="floating-point, got int32 and int32"):
+        conv(x.astype(jnp.int32), kernel.astype(jnp.int32))
+
+
+def test_calls_outside_jit_compile_once(kind, caplog):
+    conv = KINDS[kind][0]
+    x, kernel, _, _ = _arrays(kind, 3, 4, 11)
+    with jax.log_compiles():
+        conv(x, kernel)
+        first = len(caplog.records)
+        conv(x, kernel)
+    assert first > 0
+    assert len(caplog.records) == first

@@ -179,6 +179,15 @@ def test_normalization(float64):
     np.testing.assert_allclose(y.var((0, 1, 2))[1], 0.5, rtol=0.1)  # as large as epsilon
 
 
+def test_normalization_far_from_zero():
+    """The moments of N(10000, 1) in float32, where squares have a spacing of 8."""
+    x = 1e4 + np.random.default_rng(6).normal(size=(8, 4, 4, 3))
+    x = jnp.asarray(x, jnp.float32)
+    exact = np.asarray(x, np.float64)
+    expected = (exact - exact.mean((0, 1, 2))) / np.sqrt(exact.var((0, 1, 2)) + 1e-5)
+    np.testing.assert_allclose(normalize_batch(x), expected, atol=1e-4)
+
+
 def test_normalization_gradient(float64):
     rng = np.random.default_rng(3)
     x, ct = rng.normal(size=(2, 4, 3, 2, 2))

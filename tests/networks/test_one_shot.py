@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lax_convolutions import on_lax_convolutions
+from quick_jit import quick_jit
 from tolerances import assert_close
 
+from nasjax.errors import InputError
 from nasjax.networks import (
     INITIALIZATIONS,
     NETWORKS,
@@ -25,7 +27,6 @@ from nasjax.networks import (
 from nasjax.networks.drawn_cell import Wiring, drawn_cell
 from nasjax.spaces import get_space
 
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 GENOTYPES_FILE = Path(__file__).parents[3] / "shared/data/darts_genotypes.json"
 DARTS_V2 = (
     "Genotype(normal=[('sep_conv_3x3', 0), ('sep_conv_3x3', 1), ('sep_conv_3x3', 0), "
@@ -36,10 +37,6 @@ DARTS_V2 = (
 )
 # DARTS with three cells has a normal cell, then two reduction cells: every kind of stage.
 NUM_CELLS = {"nasbench201": 1, "darts": 3}
-
-
-def _jit(fn):
-    return jax.jit(fn, compiler_options=QUICK_COMPILE)
 
 
 # --- networks in float64 ------------------------------------------------------------------------
@@ -111,7 +108,7 @@ def _one_shot(space_name, mixture, config, num_edges=1):
     """Compiled ``(params, weights, x) -> ((loss, outputs), (params_grad, weights_grad))``."""
     loss = _one_shot_loss(space_name, mixture, config, num_edges)
     gradient = jax.value_and_grad(loss, (0, 1), has_aux=True)
-    return _jit(on_lax_convolutions(gradient) if mixture == "full" else gradient)
+    return quick_jit(on_lax_convolutions(gradient) if mixture == "full" else gradient)
 
 
 def _static(space_name, genotype, config):
@@ -126,7 +123,7 @@ def _static(space_name, genotype, config):
 
     with jax.enable_x64(False):
         shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
-    return _jit(on_lax_convolutions(jax.value_and_grad(loss, has_aux=True))), shapes
+    return quick_jit(on_lax_convolutions(jax.value_and_grad(loss, has_aux=True))), shapes
 
 
 def _part(tree, shapes):
@@ -200,8 +197,8 @@ def test_drawn_cell_against_its_definition(float64, has_inputs):
         second = jax.jvp(of_params, (states, params), (states_grad, params_grad))[1]
         return loss(*point), gradient(*point), second
 
-    drawn = _jit(functools.partial(all_derivatives, drawn_cell))
-    mixture = _jit(functools.partial(all_derivatives, _toy_mixture))
+    drawn = quick_jit(functools.partial(all_derivatives, drawn_cell))
+    mixture = quick_jit(functools.partial(all_derivatives, _toy_mixture))
     draws = []
     for _ in range(6):
         operations = np.eye(3)[rng.integers(0, 3, len(targets))]
@@ -212,7 +209,8 @@ def test_drawn_cell_against_its_definition(float64, has_inputs):
         assert_close(drawn(*draw), result)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *draws)
     results = jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected)
-    assert_close(_jit(jax.vmap(functools.partial(all_derivatives, drawn_cell)))(*stacked), results)
+    mapped = jax.vmap(functools.partial(all_derivatives, drawn_cell))
+    assert_close(quick_jit(mapped)(*stacked), results)
 
 
 # --- drawn against full -------------------------------------------------------------------------
@@ -243,7 +241,7 @@ def test_drawn_under_vmap_over_draws(float64, space_name):
     draws = [_one_hot(space_name, jax.random.key(seed)) for seed in range(3)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *draws)
     gradient = jax.value_and_grad(_one_shot_loss(space_name, "drawn", config), (0, 1), has_aux=True)
-    actual = _jit(jax.vmap(gradient, (None, 0, None)))(params, stacked, x)
+    actual = quick_jit(jax.vmap(gradient, (None, 0, None)))(params, stacked, x)
     one = _one_shot(space_name, "full", config)
     expected = [one(params, weights, x) for weights in draws]
     assert_close(actual, jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected))
@@ -369,6 +367,94 @@ def test_weights_cannot_be_differentiated_forward_silently(space_name):
 
     with pytest.raises((NotImplementedError, TypeError), match="forward"):
         jax.jit(slope).lower(weights)
+
+
+# --- other types, and what a network refuses ----------------------------------------------------
+
+
+@pytest.mark.parametrize("space_name", sorted(NETWORKS))
+def test_initial_parameters_are_float32_whatever_the_default(float64, space_name):
+    """By Flax, which draws in JAX's default type unless told otherwise."""
+    space = get_space(space_name)
+    genotype = np.asarray(space.sample(jax.random.key(0)))
+    config = LayerConfig(use_affine=True)
+    network = static_network(space_name, genotype, channels=2, num_cells=1, config=config)
+    x = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
+    params = jax.eval_shape(network.init, jax.random.key(0), x)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
+
+
+@pytest.mark.parametrize("types", [("bfloat16", "bfloat16"), ("float32", "bfloat16")])
+@pytest.mark.parametrize("space_name", sorted(NETWORKS))
+def test_drawn_gradients_have_the_types_of_what_they_are_for(space_name, types):
+    """Weights stay float32 where the network computes in bfloat16."""
+    params_type, x_type = types
+    config = _config("lecun", "batch")
+    params = jax.tree.map(lambda p: p.astype(params_type), _one_shot_params(space_name, config))
+    x = _images().astype(x_type)
+    weights = jax.tree.map(lambda w: w.astype(jnp.float32), _one_hot(space_name, jax.random.key(0)))
+    loss = _one_shot_loss(space_name, "drawn", config)
+    gradient = jax.eval_shape(jax.grad(lambda *args: loss(*args)[0], (0, 1)), params, weights, x)
+    types = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), (params, weights))
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), gradient) == types
+
+
+def test_bfloat16_gradient_is_that_of_float32_but_for_rounding():
+    config = _config("lecun")
+    params = _one_shot_params("nasbench201", config)
+    gradient = _one_shot("nasbench201", "drawn", config)
+    weights = {"edges": jnp.eye(5)[jnp.array([3, 0, 2, 4, 1, 3])]}
+    x = _images()
+    expected = gradient(params, weights, x)[1]
+    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16), (params, x))
+    actual = gradient(half[0], weights, half[1])[1]
+    actual = jax.tree.map(lambda a: a.astype(jnp.float32), actual)
+    assert_close(actual, expected, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: one_shot_network("nasbench201", mixture="drwn"), "Did you mean 'drawn'"),
+        (lambda: one_shot_network("darts", mixture="fulll"), "Did you mean 'full'"),
+        (lambda: static_network("darts", _darts_genotype(), reduction="strided"), "'stride'"),
+        (lambda: static_network("darts", _darts_genotype()[:, :3]), r"shape \[2, 4, 2, 2\]"),
+        (lambda: static_network("darts", _darts_genotype() + 5), "must be between 0 and"),
+        (lambda: static_network("nasbench201", [3, 3, 3, 3, 3, 5]), r"genotype\[5\]"),
+        (lambda: static_network("nasbench201", [3] * 7), r"shape \[6\]"),
+    ],
+)
+def test_bad_networks(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def _darts_genotype():
+    return get_space("darts").from_string(DARTS_V2)
+
+
+@pytest.mark.parametrize(
+    ("space_name", "shape", "words"),
+    [
+        ("nasbench201", (2, 10, 8, 3), "multiples of 4, got 10 x 8"),
+        ("nasbench201", (8, 8, 3), "got shape"),
+        ("darts", (2, 8, 10, 3), "multiples of 4, got 8 x 10"),
+        ("darts", (8, 8, 3), "got shape"),
+    ],
+)
+def test_bad_images(space_name, shape, words):
+    kwargs = {"reduction": "stride", "num_cells": 3} if space_name == "darts" else {"num_cells": 1}
+    genotype = _darts_genotype() if space_name == "darts" else [3] * 6
+    network = static_network(space_name, genotype, channels=2, **kwargs)
+    with pytest.raises(InputError, match=words):
+        jax.eval_shape(network.init, jax.random.key(0), jnp.zeros(shape))
+
+
+def test_one_shot_network_refuses_bad_images():
+    network = one_shot_network("nasbench201", channels=2, num_cells=1)
+    weights = {"edges": jnp.zeros((6, 5))}
+    with pytest.raises(InputError, match="multiples of 4, got 6 x 6"):
+        jax.eval_shape(network.init, jax.random.key(0), weights, jnp.zeros((1, 6, 6, 3)))
 
 
 # --- published sizes ----------------------------------------------------------------------------

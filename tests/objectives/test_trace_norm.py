@@ -7,18 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lax_convolutions import on_lax_convolutions
+from quick_jit import quick_jit
 from tolerances import assert_close
 
 from nasjax.networks import LayerConfig, init_params, one_shot_network
 from nasjax.objectives import cross_entropy, nasi_objective, one_shot_trace_norm
 from nasjax.spaces import get_space
 from nasjax.spaces.darts_strings import OPERATIONS as DARTS_OPERATIONS
-
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}
-
-
-def _jit(fn):
-    return jax.jit(fn, compiler_options=QUICK_COMPILE)
 
 
 def _double(tree):
@@ -178,7 +173,7 @@ def _data():
 def _ours(space_name, num_cells):
     """Compiled ``(weights, params, x, y) -> ((T, is_dead), dT/dweights)``."""
     trace_norm_fn = one_shot_trace_norm(_apply_fn(space_name, "drawn", num_cells))
-    return _jit(jax.value_and_grad(trace_norm_fn, has_aux=True))
+    return quick_jit(jax.value_and_grad(trace_norm_fn, has_aux=True))
 
 
 def _naive_trace_norm(space_name, num_cells):
@@ -198,7 +193,7 @@ def _naive_trace_norm(space_name, num_cells):
 @functools.cache
 def _naive(space_name, num_cells):
     """Compiled ``(weights, params, x, y) -> (T, dT/dweights)``, by reverse over reverse."""
-    return _jit(jax.value_and_grad(_naive_trace_norm(space_name, num_cells)))
+    return quick_jit(jax.value_and_grad(_naive_trace_norm(space_name, num_cells)))
 
 
 def _one_hot(space_name, seed):
@@ -285,7 +280,7 @@ def test_trace_norm_under_vmap_over_draws(float64):
     trace_norm_fn = one_shot_trace_norm(_apply_fn("nasbench201", "drawn", 1))
     mapped = jax.vmap(jax.value_and_grad(trace_norm_fn, has_aux=True), (0, None, None, None))
     expected = [_ours("nasbench201", 1)(weights, params, x, y) for weights in draws]
-    actual = _jit(mapped)(stacked, params, x, y)
+    actual = quick_jit(mapped)(stacked, params, x, y)
     assert_close(actual, jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected))
 
 
@@ -300,7 +295,7 @@ def _real_objective():
         get_space("nasbench201").decisions,
         mu=1.0,
     )
-    return _jit(jax.value_and_grad(objective_fn, has_aux=True))
+    return quick_jit(jax.value_and_grad(objective_fn, has_aux=True))
 
 
 def _evaluate(operation, x):
