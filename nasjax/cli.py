@@ -91,29 +91,35 @@ def search_nasi(
     steps: Annotated[
         int | None, typer.Option(help="Gradients to average, T. [nasbench201: 50, darts: 100]")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images a gradient, b.")] = 64,
-    channels: Annotated[int, typer.Option(help="Channels of the first stage.")] = 16,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images a gradient, b. [nasbench201: 32, darts: 64]")
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Channels of the first stage. [nasbench201: 8, darts: 16]")
+    ] = None,
     cells: Annotated[
         int | None,
-        typer.Option(help="Cells: a stage in nasbench201, in all in darts. [1 and 8]"),
+        typer.Option(help="Cells: a stage in nasbench201, in all in darts. [3 and 8]"),
     ] = None,
     nu: Annotated[
         float | None,
         typer.Option(
-            help="Constraint on the trace norm at the start. [adaptive: 1000 in nasbench201, 500 "
-            "in darts; fixed: the mean of 50 random architectures, eq. 40]"
+            help="Constraint on the trace norm at the start. [adaptive: 500; fixed: the mean of 50 "
+            "random architectures, eq. 40, times --nu-scale]"
         ),
     ] = None,
     nu_mode: Annotated[
         str | None,
         typer.Option(help="fixed, or adaptive (eq. 41). [nasbench201: fixed, darts: adaptive]"),
     ] = None,
+    nu_scale: Annotated[
+        float | None,
+        typer.Option(help="Factor on the estimate of a fixed nu. [nasbench201: 2, darts: 1]"),
+    ] = None,
     mu: Annotated[float | None, typer.Option(help="Penalty coefficient. [2]")] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     initialization: Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")] = "lecun",
-    normalization: Annotated[
-        str | None, typer.Option(help="batch or none. [nasbench201: none, darts: batch]")
-    ] = None,
+    normalization: Annotated[str, typer.Option(help="batch or none.")] = "batch",
     table: Annotated[
         Path | None,
         typer.Option(
@@ -141,6 +147,7 @@ def search_nasi(
         cells=cells,
         nu=nu,
         nu_mode=nu_mode,
+        nu_scale=nu_scale,
         mu=mu,
         seed=seed,
         initialization=initialization,

@@ -56,7 +56,7 @@ def test_files_explain_the_result(whole_run):
     assert [line["phase"] for line in lines] == ["nu"] * 50 + ["search"] * 4
     assert [step[:3] for step in seen[:2]] == [("nu", 0, 50), ("nu", 1, 50)]
     valid = [line["trace_norm"] for line in lines[:50] if line["is_finite"] and not line["is_dead"]]
-    nu = np.mean(valid)  # eq. 40
+    nu = 2 * np.mean(valid)  # eq. 40, enlarged as this space has it by default
     record = json.loads((folder / "architecture.json").read_text())
     np.testing.assert_allclose(record["search"]["nu_start"], nu, rtol=1e-5)
     for line in lines[50:]:
@@ -172,6 +172,10 @@ def test_a_search_without_a_living_network_has_no_winner(tmp_path, monkeypatch):
         ({"mu": float("nan")}, "--mu: must be a number >= 0, got nan"),
         ({"nu": -3.0}, "--nu: must be a number > 0, got -3.0"),
         ({"nu": float("nan")}, "--nu: must be a number > 0, got nan"),
+        ({"nu_scale": 0.0}, "--nu-scale: must be a number > 0, got 0.0"),
+        ({"nu_scale": float("inf")}, "--nu-scale: must be a number > 0, got inf"),
+        ({"nu_scale": 2.0, "nu": 5.0}, "--nu-scale: .* nu is 5, fixed"),
+        ({"nu_scale": 2.0, "nu_mode": "adaptive"}, "--nu-scale: .* nu is 500, adaptive"),
         ({"steps": 0}, "--steps: must be at least 1, got 0"),
         ({"batch_size": 1}, "--batch-size: must be at least 2"),
         ({"seed": -1}, "--seed: must be in"),
@@ -192,7 +196,8 @@ def test_space_defaults_are_the_papers():
     )
     assert (settings.nu, settings.nu_mode, settings.mu) == (500.0, "adaptive", 2.0)
     assert NasiSettings(space="darts", nu_mode="fixed", nu=100.0).nu == 100.0
-    assert NasiSettings(space="darts", nu_mode="fixed").nu is None
+    fixed = NasiSettings(space="darts", nu_mode="fixed")
+    assert (fixed.nu, fixed.nu_scale) == (None, 1.0)
 
 
 def test_batch_larger_than_the_data(tmp_path):
