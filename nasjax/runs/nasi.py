@@ -374,7 +374,7 @@ def _finish(settings, dataset, folder: RunFolder, state, table) -> NasiResult:
         "search": {
             "seconds": float(state["seconds"]),
             "nu_start": float(search.nu_start),
-            "mean_trace_norm": float(search.trace_sum / search.num_traces),
+            "mean_trace_norm": float(search.trace_sum) / int(search.num_traces),
             "max_gradient_norm": float(search.max_gradient_norm),
             "num_steps": int(search.num_steps),
             "num_failed": int(search.num_steps - search.num_traces),

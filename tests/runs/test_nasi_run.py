@@ -86,12 +86,13 @@ def test_interruption_changes_nothing(whole_run, tmp_path, phase, step):
 
 def test_finished_run_is_not_repeated(whole_run):
     settings, folder, result, _ = whole_run
-    before = (folder / "state.npz").read_bytes()
+    names = ["state.npz", "architecture.json", *RESULTS]
+    before = {name: (folder / name).read_bytes() for name in names}
     steps = []
     again = run_nasi(settings, folder, on_step=lambda *step: steps.append(step))
     assert [step[:3] for step in steps] == [("nu", 50, 50), ("search", 4, 4)]
     np.testing.assert_array_equal(again.genotype, result.genotype)
-    assert (folder / "state.npz").read_bytes() == before
+    assert {name: (folder / name).read_bytes() for name in names} == before
 
 
 COMMAND = [
