@@ -89,7 +89,7 @@ def search_nasi(
     ] = "random",
     labels: Annotated[str, typer.Option(help="true, or random: drawn uniformly once.")] = "true",
     steps: Annotated[
-        int | None, typer.Option(help="Gradients to average, T. [nasbench201: 50, darts: 100]")
+        int | None, typer.Option(help="Gradients to average, T. [nasbench201: 100, darts: 100]")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images a gradient, b. [nasbench201: 32, darts: 64]")
@@ -99,7 +99,9 @@ def search_nasi(
     ] = None,
     cells: Annotated[
         int | None,
-        typer.Option(help="Cells: a stage in nasbench201, in all in darts. [3 and 8]"),
+        typer.Option(
+            help="Cells: a stage in nasbench201, in all in darts. [nasbench201: 3, darts: 8]"
+        ),
     ] = None,
     nu: Annotated[
         float | None,
@@ -116,7 +118,9 @@ def search_nasi(
         float | None,
         typer.Option(help="Factor on the estimate of a fixed nu. [nasbench201: 2, darts: 1]"),
     ] = None,
-    mu: Annotated[float | None, typer.Option(help="Penalty coefficient. [2]")] = None,
+    mu: Annotated[
+        float | None, typer.Option(help="Penalty coefficient. [nasbench201: 2, darts: 2]")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     initialization: Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")] = "lecun",
     normalization: Annotated[str, typer.Option(help="batch or none.")] = "batch",

@@ -8,9 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 import nasjax
 from nasjax import cli
+from nasjax.runs import DEFAULTS
 
 DARTS_V2 = (
     "Genotype(normal=[('sep_conv_3x3', 0), ('sep_conv_3x3', 1), ('sep_conv_3x3', 0), "
@@ -49,6 +51,21 @@ def test_version_and_help(run):
         assert code == 0
         assert "Usage" in out
     assert "--nu-mode" in out
+
+
+def test_help_tells_the_defaults_of_each_space():
+    command = get_command(cli.app).commands["search"].commands["nasi"]
+    helps = {parameter.name: parameter.help for parameter in command.params}
+    for name in DEFAULTS["darts"]._fields:
+        if name == "nu":
+            assert {defaults.nu for defaults in DEFAULTS.values()} == {500.0}
+            assert "[adaptive: 500;" in helps["nu"]
+            continue
+        told = re.search(r"\[nasbench201: (\S+), darts: (\S+)\]", helps[name])
+        assert told, name
+        for space, value in zip(("nasbench201", "darts"), told.groups(), strict=True):
+            expected = getattr(DEFAULTS[space], name)
+            assert type(expected)(value) == expected, (name, space)
 
 
 def test_search_prints_what_it_wrote(run, tmp_path):

@@ -16,6 +16,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
 from jax import Array, lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
@@ -94,12 +95,11 @@ def _checked(name: str, x, kernel, kernel_axes: tuple[str, ...]):
         raise ValueError(
             f"{name}: `kernel` must take the {x.shape[-1]} channels of `x`, got {kernel.shape[2]}."
         )
-    dtype = jnp.promote_types(x.dtype, kernel.dtype)
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if not jnp.issubdtype(jnp.promote_types(x.dtype, kernel.dtype), jnp.floating):
         raise ValueError(
             f"{name}: `x` and `kernel` must be floating-point, got {x.dtype} and {kernel.dtype}."
         )
-    return x.astype(dtype), kernel.astype(dtype)
+    return promote_dtype(x, kernel)
 
 
 def _padding(size: int, dilation: int) -> tuple[int, int]:

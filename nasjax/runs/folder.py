@@ -104,8 +104,7 @@ class RunFolder:
     def save_state(self, state: PyTree) -> None:
         """Replaces the state on disk, atomically."""
         names, leaves, _ = _named_leaves(state)
-        with self._replacing(_STATE) as file:
-            np.savez(file, **dict(zip(names, map(np.asarray, leaves), strict=True)))
+        self.write_arrays(_STATE, dict(zip(names, leaves, strict=True)))
 
     def cut_history(self, num_lines: int) -> None:
         """Drops the lines after the first ``num_lines``, which a crash left without their state.

@@ -24,6 +24,7 @@ from nasjax.search import (
     nasi,
     nu_estimation,
     optimal_logits,
+    zero_logits,
 )
 from nasjax.spaces import SPACES, Space, get_space
 from nasjax.spaces.nasbench201 import official_index
@@ -329,11 +330,8 @@ def _objective(settings, dataset: Dataset, space: Space, params_key):
         config=settings.layer_config(),
     )
     shape = (settings.batch_size, IMAGE_SIZE, IMAGE_SIZE, dataset.images.shape[-1])
-    weights = {
-        name: jax.ShapeDtypeStruct(mask.shape, jnp.float32)
-        for name, mask in space.decisions.items()
-    }
-    params = init_params(params_key, network, weights, jax.ShapeDtypeStruct(shape, jnp.float32))
+    x = jax.ShapeDtypeStruct(shape, jnp.float32)
+    params = init_params(params_key, network, zero_logits(space.decisions), x)
     trace_norm_fn = one_shot_trace_norm(
         lambda params, weights, x: network.apply({"params": params}, weights, x)
     )

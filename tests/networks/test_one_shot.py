@@ -25,6 +25,7 @@ from nasjax.networks import (
     static_network,
 )
 from nasjax.networks.drawn_cell import Wiring, drawn_cell
+from nasjax.search import zero_logits
 from nasjax.spaces import get_space
 
 GENOTYPES_FILE = Path(__file__).parents[3] / "shared/data/darts_genotypes.json"
@@ -76,7 +77,7 @@ def _one_shot_params(space_name, config, num_edges=1):
         if num_edges == 2:
             weights = space.one_hot(space.sample(jax.random.key(0)))
         else:
-            weights = {name: jnp.zeros(mask.shape) for name, mask in space.decisions.items()}
+            weights = zero_logits(space.decisions)
         return init_params(jax.random.key(11), network, weights, jnp.zeros((1, 8, 8, 3)))
 
 
@@ -350,7 +351,7 @@ def test_weights_cannot_be_differentiated_twice_silently(space_name, order):
     loss = _one_shot_loss(space_name, "drawn", config)
     x = jnp.zeros((3, 8, 8, 3))
     second = _second_derivatives(lambda p, w: loss(p, w, x)[0])[order]
-    weights = {name: jnp.zeros(m.shape) for name, m in get_space(space_name).decisions.items()}
+    weights = zero_logits(get_space(space_name).decisions)
     with pytest.raises(NotImplementedError, match="mixture='full'"):
         jax.eval_shape(second, _one_shot_params(space_name, config), weights)
 
@@ -360,7 +361,7 @@ def test_weights_cannot_be_differentiated_forward_silently(space_name):
     config = _config("lecun")
     loss = _one_shot_loss(space_name, "drawn", config)
     params, x = _one_shot_params(space_name, config), jnp.zeros((3, 8, 8, 3))
-    weights = {name: jnp.zeros(m.shape) for name, m in get_space(space_name).decisions.items()}
+    weights = zero_logits(get_space(space_name).decisions)
 
     def slope(weights):
         return jax.jvp(lambda w: loss(params, w, x)[0], (weights,), (weights,))[1]
