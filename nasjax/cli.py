@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,9 @@ def main() -> None:
     except (InputError, OSError) as error:
         code = _fail(str(error))
     except _UsageError as error:
-        code = _fail(error.format_message())
+        context = getattr(error, "ctx", None)
+        hint = f" See `{context.command_path} --help`." if context else ""
+        code = _fail(error.format_message() + hint)
     except (KeyboardInterrupt, typer.Abort):
         _say_stopped()
         code = _INTERRUPTED
@@ -133,7 +136,10 @@ def search_nasi(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the run. [runs/nasi-SPACE-DATA-seedSEED]"),
+        typer.Option(
+            help="Folder of the run. [runs/nasi-SPACE-DATA-seedSEED, the options that differ from "
+            "the defaults between]"
+        ),
     ] = None,
 ) -> None:
     """Select an architecture at initialisation by the NTK trace norm (NASI, Algorithm 1)."""
@@ -160,10 +166,12 @@ def search_nasi(
     if table is None and space == "nasbench201":
         table = _default_table()
     loaded = None if table is None else load_nasbench201_table(table)
-    name = data.replace(":", "-").replace("/", "-").replace("#", "-")
-    out = out or Path("runs") / f"nasi-{space}-{name}-seed{seed}"
-    with _progress() as progress:
+    out = out or Path("runs") / settings.run_name()
+    progress = _progress()
+    try:
         result = run_nasi(settings, out, table=loaded, on_step=_show_step(progress))
+    finally:
+        progress.stop()
     _print_result(result, out)
 
 
@@ -189,8 +197,7 @@ def _show_step(progress: Progress):
     tasks = {}
 
     def on_step(phase, step, num_steps, record):
-        if num_steps == 0:
-            return
+        progress.start()  # not before there is something to show: errors may come first
         if phase not in tasks:
             tasks[phase] = progress.add_task(
                 names[phase], total=num_steps, completed=step, numbers="compiling ..."
@@ -223,7 +230,11 @@ def _print_result(result, out: Path) -> None:
     for name, value in record.get("accuracies", {}).items():
         rows.add_row(name, _format_entry(name, value))
     _console.print(rows)
-    print(f"written to {out}: architecture.json, logits.npz, history.jsonl, cells.svg, cells.png")
+    files = "architecture.json, logits.npz, history.jsonl, cells.svg, cells.png"
+    if result.num_run:
+        print(f"written to {out}: {files}")
+    else:
+        print(f"finished before, nothing was run again; in {out}: {files}")
 
 
 def _format_entry(name: str, value) -> str:
@@ -237,7 +248,8 @@ def show(
     architecture: Annotated[
         str,
         typer.Argument(
-            help="NAS-Bench-201 string or index, DARTS genotype, or the architecture.json of a run."
+            help="NAS-Bench-201 string or index, DARTS genotype, the folder or the "
+            "architecture.json of a run, or a file that holds one of these."
         ),
     ],
     space: Annotated[
@@ -260,7 +272,7 @@ def show(
     print(chosen.to_string(genotype))
     canonical = chosen.canonical(genotype)
     if not np.array_equal(canonical, genotype):
-        print(f"same network as {chosen.to_string(canonical)}")
+        print(f"canonical form, the same network: {chosen.to_string(canonical)}")
     if name == "nasbench201":
         from nasjax.spaces.nasbench201 import official_index
 
@@ -281,16 +293,30 @@ def _recognise(architecture: str, space: str | None) -> tuple[str, str]:
     if space is not None and space not in SPACES:
         raise unknown_name("--space", "space", space, SPACES)
     text = architecture.strip()
-    if text.endswith(".json"):
-        path = Path(text)
+    if os.path.exists(text) or re.fullmatch(r"[\w./~-]+\.\w+", text):
+        text = _read_architecture(Path(text))
+    if text.startswith("{"):
         try:
-            record = json.loads(path.read_text())
-            return space or record["space"], record["architecture"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"show: {path} must be the architecture.json of a run, but it cannot be read "
-                f"({type(error).__name__}). Give another file or a string."
-            ) from error
-    if space is None:
-        space = "darts" if "normal" in text or "Genotype" in text else "nasbench201"
-    return space, text
+            record = json.loads(text)
+        except ValueError:
+            record = {}  # the space says what is wrong with the text
+        if "architecture" in record:
+            return space or record.get("space", "nasbench201"), str(record["architecture"])
+    told = "darts" if text.startswith("{") or "Genotype" in text else "nasbench201"
+    if space == "darts" and text.isdigit():
+        raise InputError(f"show: only NAS-Bench-201 has indices, got {text} for --space darts.")
+    return space or told, text
+
+
+def _read_architecture(path: Path) -> str:
+    """The text of a file, or of the ``architecture.json`` in a run's folder."""
+    file = path / "architecture.json" if path.is_dir() else path
+    wanted = f"show: {path} must be a run's folder or a text file with an architecture"
+    if path.is_dir() and not file.exists():
+        raise InputError(f"{wanted}, but there is no architecture.json in it. Has the run ended?")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InputError(f"{wanted}, got {error.strerror}. Give another, or a string.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{wanted}, but it holds no text. Give another, or a string.") from error

@@ -1,7 +1,10 @@
 """The command line: what it prints, and one line and exit code 2 for whatever the user can mend."""
 
+import ast
+import importlib.util
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -28,7 +31,7 @@ CELL = (
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, capfd, tmp_path):
     """Runs the command line in an empty folder: ``(code, stdout, stderr)``."""
     monkeypatch.chdir(tmp_path)
 
@@ -38,7 +41,7 @@ def run(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(cli._console, "file", out)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         return stopped.value.code, captured.out + out.getvalue(), captured.err
 
     return call
@@ -72,7 +75,8 @@ def test_search_prints_what_it_wrote(run, tmp_path):
     tiny = ("--channels", 2, "--cells", 1, "--batch-size", 4, "--steps", 2, "--data", "digits")
     code, out, err = run("search", "nasi", *tiny, "--seed", 7)
     assert (code, err) == (0, "")
-    folder = tmp_path / "runs" / "nasi-nasbench201-digits-seed7"
+    names = "steps=2-batch_size=4-channels=2-cells=1"
+    folder = tmp_path / "runs" / f"nasi-nasbench201-digits-{names}-seed7"
     record = json.loads((folder / "architecture.json").read_text())
     assert out.splitlines()[0] == record["architecture"]
     assert f"NAS-Bench-201 index  {record['official_index']}" in out
@@ -88,12 +92,18 @@ def test_search_prints_what_it_wrote(run, tmp_path):
     ]
     assert record["data"]["resize"] == "bilinear, antialiased: 8x8 -> 32x32"
     assert re.search(r"resize +bilinear, antialiased: 8x8 -> 32x32", out)
-    code, _, err = run("search", "nasi", *tiny, "--seed", 7, "--mu", 1)
+    assert f"\nwritten to {folder.relative_to(tmp_path)}: " in out
+    code, out, err = run("search", "nasi", *tiny, "--seed", 7)
+    assert (code, err) == (0, "")
+    assert "compiling" not in out
+    assert "\nfinished before, nothing was run again; in " in out
+    code, _, err = run("search", "nasi", *tiny, "--seed", 7, "--mu", 1, "--out", folder)
     assert code == 2
-    assert "mu: there 2.0, here 1.0" in err
-    code, out, _ = run("show", folder / "architecture.json")
-    assert code == 0
-    assert record["architecture"] in out
+    assert "(mu: there 2.0, here 1.0)" in err
+    for source in (folder, folder / "architecture.json"):
+        code, out, _ = run("show", source)
+        assert code == 0
+        assert out.splitlines()[0] == record["architecture"]
 
 
 def test_show_nasbench201(run, tmp_path):
@@ -113,6 +123,35 @@ def test_show_darts(run, tmp_path):
     assert out.splitlines()[0] == DARTS_V2
     assert out.count("reduction") == 8
     assert (tmp_path / "v2.svg").exists()
+
+
+def test_show_reads_files(run, tmp_path):
+    (tmp_path / "cell.txt").write_text(CELL + "\n")
+    assert run("show", "cell.txt")[1].splitlines()[0] == CELL
+    body = ast.parse(DARTS_V2).body[0].value
+    parts = {
+        part.arg: [2, 3, 4, 5] if part.arg.endswith("concat") else ast.literal_eval(part.value)
+        for part in body.keywords
+    }
+    (tmp_path / "v2.json").write_text(json.dumps(parts))
+    assert run("show", "v2.json")[1].splitlines()[0] == DARTS_V2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("folder", None, "no architecture.json in it"),
+        ("logits.npz", b"PK\x03\x04\xff\xfe", "holds no text"),
+        ("list.json", b"[1, 2]", "nasbench201"),
+        ("other.json", b'{"a": 1}', "got no normal"),
+        ("damaged.json", b'{"architecture": "|nor', "must be one JSON object"),
+    ],
+)
+def test_show_refuses_other_files(run, tmp_path, name, content, message):
+    (tmp_path / name).mkdir() if content is None else (tmp_path / name).write_bytes(content)
+    code, out, err = run("show", name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
 def test_show_says_that_nothing_is_connected(run):
@@ -153,7 +192,10 @@ NASI = ("search", "nasi", "--channels", "2", "--cells", "1", "--batch-size", "4"
         ([*NASI, "--out", __file__], "must be a folder"),
         ([*NASI, "--out", "/proc/nasjax"], "cannot be written"),
         ([*NASI, "--sped", "3"], "No such option"),
-        (["serch"], "No such command"),
+        (["serch"], "'serch'. Did you mean 'search'? See `nasjax --help`"),
+        (["search", "random"], "No such command 'random'. See `nasjax search --help`"),
+        ([*NASI, "--initialization", "kaiming"], "--initialization: unknown initialisation"),
+        ([*NASI, "--normalization", "layer"], "--normalization: unknown normalisation"),
         (["show"], "Missing argument 'architecture'"),
         (["show", CELL[:-9]], "nasbench201"),
         (["show", CELL + "+" + CELL], "nasbench201"),
@@ -161,10 +203,11 @@ NASI = ("search", "nasi", "--channels", "2", "--cells", "1", "--batch-size", "4"
         (["show", CELL.replace("nor_conv_1x1~2", "nor_conv_1x1~1")], "~1"),
         (["show", CELL.replace("nor_conv_1x1~2", "nor_conv_1x2~2")], "Did you mean 'nor_conv_1x1'"),
         (["show", "15625"], "15625"),
-        (["show", DARTS_V2[:-30]], "darts"),
+        (["show", DARTS_V2[:-30]], "was never closed). Is the text truncated?"),
+        (["show", "7", "--space", "darts"], "only NAS-Bench-201 has indices"),
         (["show", DARTS_V2.replace("dil_conv_3x3", "dill_conv_3x3")], "dil_conv_3x3"),
         (["show", DARTS_V2, "--space", "drats"], "Did you mean 'darts'"),
-        (["show", "absent.json"], "absent.json"),
+        (["show", "absent.json"], "got No such file"),
         (["show", CELL, "--out", "no/such/folder/x"], "must exist"),
     ],
 )
@@ -196,16 +239,22 @@ def test_bad_npz_is_one_line(run, tmp_path, content, message):
     assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
 
 
-def test_download_without_network_is_one_line(run, tmp_path, monkeypatch):
-    pytest.importorskip("tensorflow")
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    code, _, err = run(*NASI, "--data", "tfds:mnist")
-    assert code == 2
-    assert err.count("\n") == 1
-    assert "mnist" in err
-    assert "network" in err
+def test_download_without_network_is_one_line(tmp_path):
+    """In a process of its own, as TensorFlow's start would otherwise write to standard error."""
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-m", "nasjax", *NASI, "--data", "tfds:mnist"],
+        env=os.environ | nowhere | {"TFDS_DATA_DIR": str(tmp_path / "tfds")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "mnist" in done.stderr
+    assert "network" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -2,8 +2,12 @@
 
 import difflib
 import logging
+import os
+import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import numpy as np
@@ -16,10 +20,18 @@ _READ_BATCH = 256
 _PROBE_SECONDS = 10.0
 
 
+def _is_error(record: logging.LogRecord) -> bool:
+    """TensorFlow Datasets warns of every folder that it does not find; errors here say it once."""
+    return record.levelno >= logging.ERROR
+
+
 def _import_tfds(where: str) -> tuple[ModuleType, ModuleType]:
     try:
-        import tensorflow as tf
-        import tensorflow_datasets as tfds
+        with _without_stderr():
+            import tensorflow as tf
+            import tensorflow_datasets as tfds
+
+            tf.config.list_physical_devices()
     except ImportError as error:
         raise InputError(
             f"{where}: TensorFlow and tensorflow-datasets must be importable, got "
@@ -32,6 +44,24 @@ def _import_tfds(where: str) -> tuple[ModuleType, ModuleType]:
     except RuntimeError:
         _LOGGER.info("TensorFlow was in use before nasjax; it keeps the devices that it holds.")
     return tf, tfds
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Drops what C++ writes to standard error while TensorFlow starts.
+
+    It tells of accelerators that it does not find, which it is not to use here, before its own
+    switch for messages works.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _find_builder(where: str, tfds: ModuleType, name: str):
@@ -117,6 +147,7 @@ def read_tfds(
         no network for a download, or the data are beyond 4 GiB.
     """
     tf, tfds = _import_tfds(where)
+    logging.getLogger("absl").addFilter(_is_error)
     builder = _find_builder(where, tfds, name)
     features = builder.info.features
     features = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}

@@ -35,8 +35,10 @@ _STYLES = {
     "skip_connect": (_GREY, (0, (1.2, 1.2))),
     "": ("#9A9A9A", "solid"),
 }
+_PASSED_ON = "passed on as it is"
+"""What the legend calls an edge without operation."""
 _OTHER_STYLES = [(_VERMILION, "solid"), (_PURPLE, "solid"), (_GREEN, "solid"), (_ORANGE, "solid")]
-_NODE_COLOURS = {"input": "#D9E8F5", "output": "#D8EFE3", "inner": "#F4F4F4"}
+_NODE_COLOURS = {"input": "#D9E8F5", "output": "#D8EFE3", "inner": "#F4F4F4", "dead": "white"}
 _LABEL_SIZE, _NODE_SIZE, _NAME_SIZE, _TITLE_SIZE = 7.5, 9.0, 10.0, 11.5
 _NAME_SPACE, _TITLE_SPACE, _LEGEND_ROW, _LEGEND_ENTRY = 0.2, 0.38, 0.24, 1.35
 _RC = {"svg.hashsalt": "nasjax", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
@@ -51,6 +53,8 @@ def draw_cells(
     formats: Sequence[str] = ("svg", "png"),
 ) -> tuple[Path, ...]:
     """Draws cells below one another, every edge with the name of its operation.
+
+    A node that no input reaches is drawn empty, with a broken border.
 
     Equal input gives equal files, byte for byte, under one version of matplotlib. A file is
     complete or absent: it is written beside its place and then renamed.
@@ -108,8 +112,11 @@ def _figure(graphs: Sequence[CellGraph], title: str | None):
     label_width = max([_text_width(name) for name in operations], default=0.0) + 0.14
     layouts = [lay_out_cell(graph, label_width=label_width) for graph in graphs]
     width = max(4.2, *(layout.width for layout in layouts))
-    num_rows = math.ceil(len(operations) / int(width / _LEGEND_ENTRY))
-    legend_height = _LEGEND_ROW * num_rows + (0.16 if operations else 0.0)
+    entries = [(name, styles[name]) for name in operations]
+    if any(not label for graph in graphs for *_, label in graph.edges):
+        entries.append((_PASSED_ON, styles[""]))
+    num_rows = math.ceil(len(entries) / int(width / _LEGEND_ENTRY))
+    legend_height = _LEGEND_ROW * num_rows + (0.16 if entries else 0.0)
     title_height = _TITLE_SPACE if title else 0.06
     height = title_height + legend_height + sum(x.height + _NAME_SPACE for x in layouts)
 
@@ -136,11 +143,11 @@ def _figure(graphs: Sequence[CellGraph], title: str | None):
         axes.set(xlim=(0, panel[0]), ylim=(0, panel[1]))
         axes.set_axis_off()
         _draw_cell(axes, graph, layout, styles, name_at=(0.12 - left, layout.height + 0.02))
-    if operations:
+    if entries:
         figure.legend(
-            handles=[_legend_line(name, styles[name]) for name in operations],
+            handles=[_legend_line(name, style) for name, style in entries],
             loc="lower center",
-            ncols=math.ceil(len(operations) / num_rows),
+            ncols=math.ceil(len(entries) / num_rows),
             frameon=False,
             fontsize=_LABEL_SIZE + 0.5,
             handlelength=2.4,
@@ -154,10 +161,20 @@ def _draw_cell(axes, graph: CellGraph, layout: CellLayout, styles, *, name_at) -
     axes.text(*name_at, graph.name, size=_NAME_SIZE, weight="bold", parse_math=False)
     for number, curve in enumerate(layout.curves):
         _draw_curve(axes, curve, styles[curve.label], f"{graph.name}-edge-{number}-{curve.label}")
-    used = {node for source, target, _ in graph.edges for node in (source, target)}
+    alive = _fed(graph)
     for number, node in enumerate(graph.nodes):
         kind = "input" if node in graph.inputs else "output" if node == graph.output else "inner"
-        _draw_box(axes, node, layout.boxes[node], kind, node in used, f"{graph.name}-node-{number}")
+        kind = kind if node in alive else "dead"
+        _draw_box(axes, node, layout.boxes[node], kind, f"{graph.name}-node-{number}")
+
+
+def _fed(graph: CellGraph) -> set[str]:
+    """The nodes that an input reaches."""
+    fed = set(graph.inputs)
+    for node in graph.nodes:
+        if any(target == node and source in fed for source, target, _ in graph.edges):
+            fed.add(node)
+    return fed
 
 
 def _draw_curve(axes, curve: Curve, style, gid: str) -> None:
@@ -201,7 +218,7 @@ def _draw_curve(axes, curve: Curve, style, gid: str) -> None:
     _centred_text(axes, x, y, curve.label, _LABEL_SIZE, is_math=False)
 
 
-def _draw_box(axes, node: str, box, kind: str, is_used: bool, gid: str) -> None:
+def _draw_box(axes, node: str, box, kind: str, gid: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     patch = FancyBboxPatch(
@@ -212,7 +229,7 @@ def _draw_box(axes, node: str, box, kind: str, is_used: bool, gid: str) -> None:
         facecolor=_NODE_COLOURS[kind],
         edgecolor="#333333",
         linewidth=1.0,
-        linestyle="solid" if is_used else (0, (3, 2)),
+        linestyle="solid" if kind != "dead" else (0, (3, 2)),
         zorder=3,
     )
     patch.set_gid(_identifier(gid))

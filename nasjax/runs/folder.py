@@ -60,12 +60,7 @@ class RunFolder:
                 f"--out {self.path}: {_SETTINGS} is damaged. Remove the folder or give another."
             )
         new = json.loads(_to_json(settings))
-        missing = "(nothing)"
-        differences = [
-            f"{name}: there {old.get(name, missing)}, here {new.get(name, missing)}"
-            for name in sorted(old.keys() | new.keys())
-            if old.get(name, missing) != new.get(name, missing)
-        ]
+        differences = _differences(old, new)
         if differences:
             raise InputError(
                 f"--out {self.path}: holds a run with other settings ({'; '.join(differences)}). "
@@ -186,6 +181,29 @@ def open_run_folder(path: Path) -> Iterator[RunFolder]:
         yield RunFolder(path)
     finally:
         lock.release()
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs, by name: plain settings, or where these are equal what nested ones hold."""
+    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    pairs = {name: (old.get(name), new.get(name)) for name in names}
+    plain = [
+        f"{name}: there {_excerpt(there)}, here {_excerpt(here)}"
+        for name, (there, here) in pairs.items()
+        if not (isinstance(there, Mapping) and isinstance(here, Mapping))
+    ]
+    if plain:
+        return plain
+    return [
+        f"{name}.{line}"
+        for name, (there, here) in pairs.items()
+        for line in _differences(there, here)
+    ]
+
+
+def _excerpt(value: Any, length: int = 60) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _named_leaves(tree: PyTree):

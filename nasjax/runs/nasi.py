@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +16,13 @@ import nasjax
 from nasjax.data import Dataset, load_data, random_batch, sample_batch
 from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import Nasbench201Table, draw_cells
-from nasjax.networks import LayerConfig, init_params, one_shot_network
+from nasjax.networks import (
+    INITIALIZATIONS,
+    NORMALIZATIONS,
+    LayerConfig,
+    init_params,
+    one_shot_network,
+)
 from nasjax.objectives import nasi_objective, one_shot_trace_norm
 from nasjax.runs.folder import RunFolder, open_run_folder
 from nasjax.search import (
@@ -161,7 +168,26 @@ class NasiSettings:
                 )
             if not (math.isfinite(self.nu_scale) and self.nu_scale > 0):
                 raise InputError(f"--nu-scale: must be a number > 0, got {self.nu_scale}.")
-        self.layer_config()
+        if self.initialization not in INITIALIZATIONS:
+            raise unknown_name(
+                "--initialization", "initialisation", self.initialization, INITIALIZATIONS
+            )
+        if self.normalization not in NORMALIZATIONS:
+            raise unknown_name(
+                "--normalization", "normalisation", self.normalization, NORMALIZATIONS
+            )
+
+    def run_name(self) -> str:
+        """A name for the run's folder: space, data, seed, and what is not the space's default."""
+        defaults = NasiSettings(space=self.space)
+        changed = [
+            f"{field.name}={value:g}" if isinstance(value, float) else f"{field.name}={value}"
+            for field in dataclasses.fields(self)
+            if field.name not in ("space", "data", "seed")
+            and (value := getattr(self, field.name)) not in (None, getattr(defaults, field.name))
+        ]
+        data = re.sub(r"[:/#\\]", "-", self.data)
+        return "-".join(["nasi", self.space, data, *changed, f"seed{self.seed}"])
 
     def layer_config(self) -> LayerConfig:
         """Initialisation and normalisation of all layers."""
@@ -178,7 +204,7 @@ class OnStepFn(Protocol):
           phase: ``"nu"`` (the estimate of eq. 40) or ``"search"``.
           step: how many steps of the phase are done.
           num_steps: of the phase.
-          record: the line of the history; empty for the state that a run is resumed at.
+          record: the line of the history; empty where the phase begins or is resumed.
         """
         ...
 
@@ -190,11 +216,13 @@ class NasiResult(NamedTuple):
       genotype: the selected architecture.
       logits: ``alpha*``, numpy arrays.
       record: the content of ``architecture.json``.
+      num_run: steps of both phases that this call ran; 0 where the run was finished before.
     """
 
     genotype: np.ndarray
     logits: dict[str, np.ndarray]
     record: dict[str, Any]
+    num_run: int
 
 
 def run_nasi(
@@ -243,8 +271,8 @@ def run_nasi(
                 "versions": versions(),
             }
         )
-        state = _search(settings, dataset, keys, folder, on_step or (lambda *_: None))
-        return _finish(settings, dataset, folder, state, table)
+        state, num_run = _search(settings, dataset, keys, folder, on_step or (lambda *_: None))
+        return _finish(settings, dataset, folder, state, table, num_run)
 
 
 def versions() -> dict[str, str]:
@@ -300,7 +328,8 @@ def _search(settings, dataset, keys, folder: RunFolder, on_step):
     def run(phase, algorithm, name, key, num_steps):
         step = jax.jit(algorithm.step)
         first = int(state[name].num_steps)
-        on_step(phase, first, num_steps, {})
+        if first < num_steps:
+            on_step(phase, first, num_steps, {})
         for index in range(first, num_steps):
             start = time.perf_counter()
             state[name], info = step(jax.random.fold_in(key, index), state[name], *data)
@@ -317,7 +346,7 @@ def _search(settings, dataset, keys, folder: RunFolder, on_step):
     algorithm = nasi(objective_fn, space.decisions, nu=nu, nu_mode=settings.nu_mode)
     state["search"] = state["search"]._replace(nu_start=jnp.float32(nu))
     run("search", algorithm, "search", keys["search"], settings.steps)
-    return state
+    return state, num_estimates + settings.steps - done
 
 
 def _objective(settings, dataset: Dataset, space: Space, params_key):
@@ -351,7 +380,7 @@ def _objective(settings, dataset: Dataset, space: Space, params_key):
     return objective_fn, jax.device_put((params, *arrays))
 
 
-def _finish(settings, dataset, folder: RunFolder, state, table) -> NasiResult:
+def _finish(settings, dataset, folder: RunFolder, state, table, num_run: int) -> NasiResult:
     search = state["search"]
     if int(search.num_traces) == 0:
         raise InputError(
@@ -386,4 +415,4 @@ def _finish(settings, dataset, folder: RunFolder, state, table) -> NasiResult:
     title = f"NASI, {settings.space}, seed {settings.seed}"
     draw_cells(space.describe(genotype), folder.path / "cells", title=title)
     folder.write_json("architecture.json", record)
-    return NasiResult(genotype, logits, record)
+    return NasiResult(genotype, logits, record, num_run)

@@ -200,4 +200,6 @@ def _is_edge(item: object, length: int) -> bool:
 
 def _said(error: BaseException) -> str:
     """What the parser said, short."""
+    if isinstance(error, SyntaxError):
+        return excerpt(error.msg, quote=False)
     return excerpt(str(error).splitlines()[0] if str(error) else type(error).__name__, quote=False)

@@ -40,6 +40,7 @@ def test_svg_holds_every_node_edge_and_label(tmp_path):
             assert f"{graph.name}-node-{number}" in identifiers
         assert f"<!-- {graph.name} -->" in text
     assert "<!-- a title -->" in text
+    assert text.count("<!-- passed on as it is -->") == 1
     labels = [label for graph in graphs for *_, label in graph.edges if label]
     for label in set(labels):
         # Once on every edge, once in the legend.
@@ -53,6 +54,16 @@ def test_cell_without_edges(tmp_path):
     identifiers = _identifiers(svg)
     assert {f"cell-node-{number}" for number in range(4)} <= identifiers
     assert not any("-edge-" in identifier for identifier in identifiers)
+
+
+def test_a_node_that_no_input_reaches_is_drawn_empty(tmp_path):
+    edges = (("0", "1", "skip_connect"), ("2", "3", "skip_connect"), ("1", "3", "skip_connect"))
+    graph = CellGraph("cell", ("0",), ("0", "1", "2", "3"), "3", edges)
+    (svg,) = draw_cells([graph], tmp_path / "cell", formats=("svg",))
+    for element in ElementTree.parse(svg).iter():
+        identifier = element.get("id") or ""
+        if identifier.startswith("cell-node-"):
+            assert ("stroke-dasharray" in element[0].get("style")) == (identifier[-1] == "2")
 
 
 def test_equal_input_gives_equal_files_and_leaves_nothing_else(tmp_path):

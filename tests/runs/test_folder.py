@@ -36,6 +36,20 @@ def test_other_settings_are_named(tmp_path):
         assert json.loads((tmp_path / "settings.json").read_text())["seed"] == 1
 
 
+def test_only_what_differs_is_told(tmp_path):
+    settings = {"data": "npz:a.npz", "provenance": {"sha256": "a" * 64, "labels": "true"}}
+    with open_run_folder(tmp_path) as folder:
+        folder.check_settings(settings)
+        nested = settings | {"provenance": settings["provenance"] | {"sha256": "b" * 64}}
+        with pytest.raises(InputError) as caught:
+            folder.check_settings(nested)
+        told = f"(provenance.sha256: there {'a' * 57}..., here {'b' * 57}...)"
+        assert told in str(caught.value)
+        with pytest.raises(InputError) as caught:
+            folder.check_settings(nested | {"data": "npz:b.npz"})
+        assert "(data: there npz:a.npz, here npz:b.npz)" in str(caught.value)
+
+
 def test_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with (

@@ -90,7 +90,8 @@ def test_finished_run_is_not_repeated(whole_run):
     before = {name: (folder / name).read_bytes() for name in names}
     steps = []
     again = run_nasi(settings, folder, on_step=lambda *step: steps.append(step))
-    assert [step[:3] for step in steps] == [("nu", 50, 50), ("search", 4, 4)]
+    assert steps == []
+    assert (result.num_run, again.num_run) == (54, 0)
     np.testing.assert_array_equal(again.genotype, result.genotype)
     assert {name: (folder / name).read_bytes() for name in names} == before
 
@@ -230,3 +231,25 @@ def test_full_disk_ends_in_one_line_and_resumes(whole_run, tmp_path):
         assert_same_results(folder, disk / "run")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_run_name_tells_what_is_no_default():
+    names = [
+        settings.run_name()
+        for settings in (
+            NasiSettings(),
+            NasiSettings(steps=100, mu=2.0),
+            NasiSettings(space="darts"),
+            NasiSettings(space="darts", nu_mode="fixed"),
+            NasiSettings(space="darts", nu_mode="fixed", nu=100.0),
+            NasiSettings(data="npz:a/b.npz#images=x,labels=y", labels="random", seed=3),
+        )
+    ]
+    assert names == [
+        "nasi-nasbench201-random-seed0",
+        "nasi-nasbench201-random-seed0",
+        "nasi-darts-random-seed0",
+        "nasi-darts-random-nu_mode=fixed-nu_scale=1-seed0",
+        "nasi-darts-random-nu=100-nu_mode=fixed-seed0",
+        "nasi-nasbench201-npz-a-b.npz-images=x,labels=y-labels=random-seed3",
+    ]
