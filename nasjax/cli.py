@@ -226,7 +226,7 @@ def _print_result(result, out: Path) -> None:
     rows.add_row("steps (failed)", f"{summary['num_steps']} ({summary['num_failed']})")
     rows.add_row("mean trace norm", f"{summary['mean_trace_norm']:.4g}")
     rows.add_row("nu at the start", f"{summary['nu_start']:.4g}")
-    rows.add_row("time in steps", f"{summary['seconds']:.1f} s")
+    rows.add_row("time, with compilation", f"{summary['seconds']:.1f} s")
     for name, value in record.get("accuracies", {}).items():
         rows.add_row(name, _format_entry(name, value))
     _console.print(rows)

@@ -18,8 +18,12 @@ def code_cells(path):
 
 def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    exec(compile(program, "README.md", "exec"), {})
+    programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert len(programs) == 2
+    names = {}
+    for program in programs:
+        exec(compile(program, "README.md", "exec"), names)
+    assert names["logits"].shape == (8, 10)
     assert re.fullmatch(r"\|\w+~0\|\+(\|\w+~\d){2}\|\+(\|\w+~\d){3}\|\n", capsys.readouterr().out)
 
 
