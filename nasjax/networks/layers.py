@@ -34,6 +34,10 @@ class LayerConfig:
       initialization: a key of ``INITIALIZATIONS``.
       normalization: a key of ``NORMALIZATIONS``. Batch statistics couple the examples of a batch.
       use_affine: whether normalisation has a trained scale and offset per channel.
+      batch_axis: name of the mapped axis that the batch is spread over, if it is: batch statistics
+        are then averaged over it. Under ``vmap`` over single examples, gradients with respect to
+        the parameters are each example's own share of the gradient of all outputs.
+      is_frozen: whether batch statistics count as constants in derivatives.
 
     Raises:
       InputError: if a name is unknown.
@@ -42,6 +46,8 @@ class LayerConfig:
     initialization: str = "lecun"
     normalization: str = "batch"
     use_affine: bool = False
+    batch_axis: str | None = None
+    is_frozen: bool = False
 
     def __post_init__(self):
         """Checks the names."""
@@ -181,7 +187,7 @@ class Normalization(nn.Module):
         """Normalises ``[batch, height, width, channels]``."""
         if self.config.normalization == "none":
             return x
-        y = normalize_batch(x)
+        y = normalize_batch(x, axis_name=self.config.batch_axis, is_frozen=self.config.is_frozen)
         if self.config.use_affine:
             shape = x.shape[-1:]
             scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
@@ -190,23 +196,33 @@ class Normalization(nn.Module):
         return y
 
 
-def normalize_batch(x: Images, *, epsilon: float = 1e-5) -> Images:
+def normalize_batch(
+    x: Images, *, epsilon: float = 1e-5, axis_name: str | None = None, is_frozen: bool = False
+) -> Images:
     """Zero mean and unit variance per channel over batch, height and width.
 
     Args:
       x: ``[batch, height, width, channels]``.
       epsilon: added to the (biased) variance.
+      axis_name: a mapped axis that the batch is spread over in equal parts; None where ``x`` is
+        the whole batch.
+      is_frozen: whether mean and variance count as constants in derivatives.
 
     Returns:
       An array of the shape of ``x``.
     """
     # Both moments in one pass. About a mean far from zero their difference would cancel; about a
     # value of the batch itself it does not, and no derivative depends on that value.
-    x -= lax.stop_gradient(jnp.mean(x[:1], (0, 1, 2), keepdims=True))
-    mean = jnp.mean(x, (0, 1, 2), keepdims=True)
-    square = jnp.mean(x * x, (0, 1, 2), keepdims=True)
+    x -= _over_batch(lax.stop_gradient(jnp.mean(x[:1], (0, 1, 2), keepdims=True)), axis_name)
+    source = lax.stop_gradient(x) if is_frozen else x
+    mean = _over_batch(jnp.mean(source, (0, 1, 2), keepdims=True), axis_name)
+    square = _over_batch(jnp.mean(source * source, (0, 1, 2), keepdims=True), axis_name)
     variance = jnp.maximum(square - mean * mean, 0.0)
     return (x - mean) * lax.rsqrt(variance + epsilon)
+
+
+def _over_batch(value: Array, axis_name: str | None) -> Array:
+    return value if axis_name is None else lax.pmean(value, axis_name)
 
 
 class Classifier(nn.Module):

@@ -1,0 +1,296 @@
+"""Kernels from blocks of Jacobian rows, so that the whole Jacobian is never held."""
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float
+
+from nasjax.errors import InputError
+from nasjax.ntk.gradients import ApplyFn, output_gradients
+from nasjax.types import PyTree
+
+_CHUNK = 16384
+"""Parameters whose gradients are converted to float64 at a time."""
+
+
+class NtkPlan(NamedTuple):
+    """How a kernel is computed, and what that takes.
+
+    Attributes:
+      num_examples: ``batch``.
+      num_rows: rows of the Jacobian.
+      num_params: parameters of the network.
+      block_examples: examples whose gradients are held together.
+      block_outputs: outputs of each of these.
+      num_blocks: blocks that the Jacobian is cut into.
+      num_gradients: gradients of single outputs that are computed; more than the Jacobian has rows
+        where blocks are computed again.
+      jacobian_bytes: size of the whole Jacobian.
+      forecast_bytes: most memory that gradients take at a time, by the compiler's analysis.
+    """
+
+    num_examples: int
+    num_rows: int
+    num_params: int
+    block_examples: int
+    block_outputs: int
+    num_blocks: int
+    num_gradients: int
+    jacobian_bytes: int
+    forecast_bytes: int
+
+
+class _Block(NamedTuple):
+    """Some outputs of some examples."""
+
+    examples: range
+    outputs: range
+
+
+class BlockedNtk:
+    """A kernel that is planned, then computed."""
+
+    def __init__(
+        self,
+        apply_fn: ApplyFn,
+        params: PyTree,
+        x: Array,
+        cotangents: Float[Array, "batch rows outputs"],
+        *,
+        is_traced: bool,
+        coupling: str,
+        devices: Sequence[jax.Device] | None,
+    ):
+        """Takes what ``output_gradients`` does.
+
+        Args:
+          apply_fn: ``(params, x) -> [batch, outputs]``.
+          params: its parameters.
+          x: ``[batch, ...]``.
+          cotangents: ``[batch, rows, outputs]``.
+          is_traced: whether the kernel is summed over the rows of an example.
+          coupling: a key of ``COUPLINGS``.
+          devices: that examples are spread over, or None.
+        """
+        self._is_traced, self._coupling = is_traced, coupling
+        self._mesh = Mesh(np.array(devices), ("devices",)) if devices else None
+        spread = (lambda tree: tree) if self._mesh is None else self._replicated
+        self._params, self._x = spread(params), spread(x)
+        self._cotangents = np.asarray(cotangents)
+        self._compiled = {}
+
+        def gradients(params, x, examples, cotangents):
+            if self._mesh is not None:
+                # The examples of a block decide where its gradients are computed.
+                sharding = NamedSharding(self._mesh, PartitionSpec("devices"))
+                chosen = lax.with_sharding_constraint(x[examples], sharding)
+                cotangents = lax.with_sharding_constraint(cotangents, sharding)
+                return output_gradients(apply_fn, params, chosen, cotangents)
+            return output_gradients(
+                apply_fn, params, x, cotangents, coupling=coupling, examples=examples
+            )
+
+        self._gradients = jax.jit(gradients)
+
+    def _replicated(self, tree):
+        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
+
+    @property
+    def _num_devices(self) -> int:
+        return 1 if self._mesh is None else self._mesh.size
+
+    def plan(self, where: str, memory_budget_bytes: int) -> NtkPlan:
+        """Chooses blocks that fit the budget; compiles the program.
+
+        Raises:
+          InputError: if one row does not fit.
+        """
+        leaves = jax.tree.leaves(self._params)
+        row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        num_examples, num_rows = self._cotangents.shape[:2]
+        capacity = min(int(memory_budget_bytes // row_bytes), 2 * num_examples * num_rows)
+        while (shape := self._block_shape(capacity)) is not None:
+            blocks = self._blocks(*shape)
+            need = self._forecast(shape, num_held=1 + (len(blocks[0]) > 1))
+            if need <= memory_budget_bytes:
+                count = sum(len(group) for group in blocks)
+                return NtkPlan(
+                    num_examples=num_examples,
+                    num_rows=num_examples * num_rows,
+                    num_params=sum(leaf.size for leaf in leaves),
+                    block_examples=shape[0],
+                    block_outputs=shape[1],
+                    num_blocks=count,
+                    num_gradients=sum(map(_count_gradients, blocks)),
+                    jacobian_bytes=num_examples * num_rows * row_bytes,
+                    forecast_bytes=need,
+                )
+            # Part of the need does not shrink with the block: no step is longer than to a half.
+            wanted = int(0.95 * capacity * memory_budget_bytes / need)
+            capacity = min(capacity - 1, max(wanted, capacity // 2))
+        at_once = 2 * (num_examples if self._coupling == "mapped" else self._num_devices)
+        raise InputError(
+            f"{where}: `memory_budget_bytes` must hold {at_once} gradients of "
+            f"{_in_words(row_bytes)} each and what computes them, got "
+            f"{_in_words(memory_budget_bytes)}. Raise it, or take a smaller network or batch."
+        )
+
+    def _block_shape(self, capacity: int) -> tuple[int, int] | None:
+        """``(examples, outputs)`` of a block where so many rows may be held, None for none."""
+        num_examples, num_rows = self._cotangents.shape[:2]
+        multiple = self._num_devices
+        padded = -(-num_examples // multiple) * multiple
+        if padded * num_rows <= capacity:
+            return padded, num_rows
+        if self._is_traced and padded <= capacity:
+            return padded, capacity // padded
+        half = capacity // 2  # two blocks at a time
+        if self._coupling == "mapped":  # all examples at once, or none
+            return (padded, half // padded) if half >= padded and not self._is_traced else None
+        if half < multiple:
+            return None
+        if self._is_traced:
+            return half // multiple * multiple, 1
+        if half >= multiple * num_rows:
+            return half // num_rows // multiple * multiple, num_rows
+        return multiple, half // multiple
+
+    def _blocks(self, num_examples: int, num_outputs: int) -> list[list[_Block]]:
+        """Groups of blocks; only blocks of a group have products."""
+        size, num_rows = self._cotangents.shape[:2]
+        examples = [range(s, min(s + num_examples, size)) for s in range(0, size, num_examples)]
+        outputs = [
+            range(s, min(s + num_outputs, num_rows)) for s in range(0, num_rows, num_outputs)
+        ]
+        if self._is_traced:
+            return [[_Block(e, o) for e in examples] for o in outputs]
+        return [[_Block(e, o) for e in examples for o in outputs]]
+
+    def _program(self, shape: tuple[int, int]):
+        if shape not in self._compiled:
+            arguments = self._arguments(_Block(range(shape[0]), range(shape[1])), shape)
+            self._compiled[shape] = self._gradients.lower(
+                self._params, self._x, *arguments
+            ).compile()
+        return self._compiled[shape]
+
+    def _arguments(self, block: _Block, shape: tuple[int, int]):
+        """Positions and cotangents of a block, filled up to ``shape`` with rows of zeros."""
+        size = len(self._cotangents)
+        examples = np.zeros(shape[0], np.int32)
+        chosen = [e for e in block.examples if e < size]
+        examples[: len(chosen)] = chosen
+        cotangents = np.zeros((*shape, self._cotangents.shape[2]), self._cotangents.dtype)
+        rows = self._cotangents[chosen][:, block.outputs.start : block.outputs.stop]
+        cotangents[: len(chosen), : rows.shape[1]] = rows
+        if self._mesh is not None:
+            return self._replicated(examples), self._replicated(cotangents)
+        return examples, cotangents
+
+    def _forecast(self, shape: tuple[int, int], num_held: int) -> int:
+        analysis = self._program(shape).memory_analysis()
+        row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self._params))
+        held = shape[0] * shape[1] * row_bytes
+        temporary = 0 if analysis is None else analysis.temp_size_in_bytes * self._num_devices
+        return num_held * held + temporary
+
+    def kernel(self, plan: NtkPlan) -> Float[np.ndarray, "rows rows"]:
+        """Computes the kernel by a plan of this object; float64."""
+        shape = plan.block_examples, plan.block_outputs
+        num_outputs = self._cotangents.shape[1]
+        size = plan.num_examples * (1 if self._is_traced else num_outputs)
+        kernel = np.zeros((size, size))
+        for group in self._blocks(*shape):
+            for first, block in enumerate(group):
+                left = self._rows(block, shape)
+                for other in group[first:]:
+                    right = left if other is block else self._rows(other, shape)
+                    entries = self._products(left, right)
+                    rows, columns = self._places(block, shape), self._places(other, shape)
+                    entries = entries[np.ix_(rows >= 0, columns >= 0)]
+                    rows, columns = rows[rows >= 0], columns[columns >= 0]
+                    kernel[np.ix_(rows, columns)] += entries
+                    if other is not block:
+                        kernel[np.ix_(columns, rows)] += entries.T
+        return kernel
+
+    def _rows(self, block: _Block, shape: tuple[int, int]) -> list[Array]:
+        gradients = self._program(shape)(self._params, self._x, *self._arguments(block, shape))
+        return jax.tree.leaves(gradients)
+
+    def _places(self, block: _Block, shape: tuple[int, int]) -> np.ndarray:
+        """Rows of the kernel that the rows of a filled-up block stand for, -1 for none."""
+        examples = np.full(shape[0], -1)
+        examples[: len(block.examples)] = block.examples
+        if self._is_traced:
+            return examples
+        outputs = np.full(shape[1], -1)
+        outputs[: len(block.outputs)] = block.outputs
+        places = examples[:, None] * self._cotangents.shape[1] + outputs
+        return np.where((examples[:, None] < 0) | (outputs < 0), -1, places).reshape(-1)
+
+    def _products(self, left: list[Array], right: list[Array]) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(
+                _gram(left, right, is_traced=self._is_traced, num_shards=self._num_devices)
+            )
+
+
+@partial(jax.jit, static_argnames=("is_traced", "num_shards"))
+def _gram(left, right, *, is_traced: bool, num_shards: int):
+    """Products of rows in float64, a piece of the parameters at a time."""
+    return sum(
+        _leaf_gram(as_rows(a, is_traced=is_traced), as_rows(b, is_traced=is_traced), num_shards)
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def as_rows(leaf: Array, *, is_traced: bool) -> Float[Array, "rows columns"]:
+    """``[batch, rows, *shape]`` as the matrix whose products are the entries of a kernel."""
+    return leaf.reshape(len(leaf) if is_traced else leaf.shape[0] * leaf.shape[1], -1)
+
+
+def _leaf_gram(a, b, num_shards: int):
+    step = num_shards * _CHUNK
+    num_steps = a.shape[1] // step
+    rest = (a[:, num_steps * step :], b[:, num_steps * step :])
+    total = jnp.matmul(*_in_float64(rest[0], rest[1].T))
+    if not num_steps:
+        return total
+    # Each device keeps a part of the columns, so that what is exchanged is rows x rows.
+    a, b = (
+        array[:, : num_steps * step].reshape(len(array), num_shards, num_steps, _CHUNK)
+        for array in (a, b)
+    )
+
+    def add(i, total):
+        left, right = _in_float64(a[:, :, i], b[:, :, i])
+        return total + jnp.einsum("adc,bdc->dab", left, right)
+
+    parts = jnp.zeros((num_shards, len(a), len(b)), jnp.float64)
+    return total + lax.fori_loop(0, num_steps, add, parts).sum(0)
+
+
+def _in_float64(*arrays):
+    return [array.astype(jnp.float64) for array in arrays]
+
+
+def _count_gradients(group: Sequence[_Block]) -> int:
+    sizes = [len(block.examples) * len(block.outputs) for block in group]
+    return sum(size * (place + 1) for place, size in enumerate(sizes))
+
+
+def _in_words(num_bytes: float) -> str:
+    units = itertools.takewhile(lambda unit: num_bytes >= unit[0], _UNITS)
+    scale, name = list(units)[-1] if num_bytes >= 1 else _UNITS[0]
+    return f"{num_bytes / scale:.3g} {name}"
+
+
+_UNITS = ((1, "bytes"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))

@@ -1,0 +1,297 @@
+"""Empirical neural tangent kernels of any network, within a stated amount of memory."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import flax.errors
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+from nasjax.errors import InputError, unknown_name
+from nasjax.ntk.blocks import BlockedNtk, NtkPlan, as_rows
+from nasjax.ntk.gradients import (
+    BATCH_AXIS,
+    ApplyFn,
+    check_coupling,
+    output_cotangents,
+    output_gradients,
+)
+from nasjax.ntk.other_routes import ROUTES, other_ntk
+from nasjax.types import PyTree
+
+METHODS = ("blocks", *ROUTES)
+"""Ways to the same kernel: ours, in blocks of Jacobian rows, and those of ``ROUTES``."""
+
+
+class EmpiricalNtk(NamedTuple):
+    """A kernel and what it was computed from.
+
+    Attributes:
+      matrix: ``[rows, rows]`` float64, in (output / parameter)^2. Rows are examples, or for
+        ``outputs="all"`` example x output with the output running fastest.
+      outputs: a key of ``OUTPUTS``.
+      coupling: a key of ``COUPLINGS``.
+      method: one of ``METHODS``.
+      num_duplicates: examples that equal an earlier one; each makes the kernel singular.
+      plan: how it was computed; None for other methods than ``"blocks"``.
+    """
+
+    matrix: Float[np.ndarray, "rows rows"]
+    outputs: str
+    coupling: str
+    method: str
+    num_duplicates: int
+    plan: NtkPlan | None
+
+
+def ntk_matrix(
+    apply_fn: ApplyFn,
+    params: PyTree,
+    x: Array,
+    *,
+    outputs: str = "trace",
+    labels: Int[Array, " batch"] | None = None,
+    coupling: str = "none",
+) -> Float[Array, "rows rows"]:
+    """The empirical kernel as a traced function, to be jitted, mapped and differentiated.
+
+    The whole Jacobian is held; ``empirical_ntk`` is the same within bounded memory, in float64, and
+    with its arguments checked.
+
+    Args:
+      apply_fn: ``(params, x) -> [batch, outputs]``.
+      params: its parameters.
+      x: ``[batch, ...]``.
+      outputs: a key of ``OUTPUTS``.
+      labels: ``[batch]`` integers, for ``outputs="label"``.
+      coupling: a key of ``COUPLINGS``.
+
+    Returns:
+      ``[rows, rows]`` in the type of the parameters, products at highest precision.
+
+    Raises:
+      InputError: for unknown names or missing labels.
+
+    References:
+      NASI, eq. (1).
+    """
+    check_coupling("ntk_matrix", coupling)
+    num_outputs = jax.eval_shape(apply_fn, params, x[:1]).shape[-1]
+    cotangents = output_cotangents("ntk_matrix", outputs, len(x), num_outputs, labels)
+    gradients = output_gradients(apply_fn, params, x, cotangents, coupling=coupling)
+    leaves = [as_rows(leaf, is_traced=outputs == "trace") for leaf in jax.tree.leaves(gradients)]
+    return sum(jnp.matmul(leaf, leaf.T, precision=lax.Precision.HIGHEST) for leaf in leaves)
+
+
+def empirical_ntk(
+    apply_fn: ApplyFn,
+    params: PyTree,
+    x: Array,
+    *,
+    outputs: str = "trace",
+    labels: Int[Array, " batch"] | None = None,
+    coupling: str = "none",
+    method: str = "blocks",
+    dtype: str | None = None,
+    memory_budget_bytes: int = 2**30,
+    devices: Sequence[jax.Device] | None = None,
+) -> EmpiricalNtk:
+    r"""The empirical neural tangent kernel of a network.
+
+    .. math:: \Theta_{(i, k), (j, l)} = \nabla_\theta f_k(x_i) \cdot \nabla_\theta f_l(x_j)
+
+    Gradients are computed in blocks of rows that fit the budget. Products of gradients are summed
+    in float64, also where the gradients are float32, so that the kernel is positive semi-definite
+    to 1e-16 and its smallest eigenvalue is as good as the gradients; with ``dtype="float64"`` these
+    are, too.
+
+    Args:
+      apply_fn: ``(params, x) -> [batch, outputs]``, deterministic.
+      params: its parameters.
+      x: ``[batch, ...]``.
+      outputs: a key of ``OUTPUTS``.
+      labels: ``[batch]`` integers, for ``outputs="label"``.
+      coupling: a key of ``COUPLINGS``: how batch statistics are treated.
+      method: ``"blocks"``, or another way to the same numbers, see ``ROUTES``.
+      dtype: ``"float64"`` computes everything in float64; None in the types at hand.
+      memory_budget_bytes: most memory for gradients, all devices together.
+      devices: spreads examples over them; None takes the default device. With
+        ``coupling="none"`` and ``"blocks"`` only.
+
+    Returns:
+      The kernel. Cost: ``num_gradients`` of the plan, and ``rows^2 params`` multiplications.
+
+    Raises:
+      InputError: if there is no example; if an input or parameter is not finite; if outputs are not
+        ``[batch, outputs]``; if examples act on each other with ``coupling="none"`` (batch
+        statistics, dropout); if a row does not fit the budget; for unknown names and labels that
+        do not fit.
+
+    Example:
+      >>> ntk = empirical_ntk(lambda w, x: x @ w, jnp.eye(2), jnp.eye(2))  # NTK: 2 x x'
+      >>> ntk.matrix.tolist()
+      [[2.0, 0.0], [0.0, 2.0]]
+    """
+    where = "empirical_ntk"
+    if dtype == "float64":
+        with jax.enable_x64(True):
+            params, x = jax.tree.map(_to_float64, (params, x))
+            return empirical_ntk(
+                *(apply_fn, params, x),
+                outputs=outputs,
+                labels=labels,
+                coupling=coupling,
+                method=method,
+                memory_budget_bytes=memory_budget_bytes,
+                devices=devices,
+            )
+    if dtype is not None:
+        raise unknown_name(where, "dtype", str(dtype), ["float64"])
+    if method not in METHODS:
+        raise unknown_name(where, "method", method, METHODS)
+    x, num_outputs = check_network(where, apply_fn, params, x, coupling=coupling)
+    cotangents = output_cotangents(where, outputs, len(x), num_outputs, labels)
+    plan = None
+    if method == "blocks":
+        if devices is not None and coupling != "none":
+            raise InputError(
+                f"{where}: `devices` must be None for coupling={coupling!r}. Examples that act on "
+                "each other are not spread."
+            )
+        blocked = BlockedNtk(
+            *(apply_fn, params, x, cotangents),
+            is_traced=outputs == "trace",
+            coupling=coupling,
+            devices=devices,
+        )
+        plan = blocked.plan(where, memory_budget_bytes)
+        matrix = blocked.kernel(plan)
+    else:
+        if devices is not None:
+            raise InputError(
+                f"{where}: `devices` must be None for method={method!r}. Use 'blocks'."
+            )
+        matrix = other_ntk(where, method, apply_fn, params, x, cotangents, outputs, coupling)
+    duplicates = len(x) - len(np.unique(np.asarray(x).reshape(len(x), -1), axis=0))
+    return EmpiricalNtk(matrix, outputs, coupling, method, duplicates, plan)
+
+
+def plan_empirical_ntk(
+    apply_fn: ApplyFn,
+    params: PyTree,
+    x: Array,
+    *,
+    outputs: str = "trace",
+    coupling: str = "none",
+    memory_budget_bytes: int = 2**30,
+) -> NtkPlan:
+    """What ``empirical_ntk`` would do, without doing it; only the program is compiled.
+
+    Args:
+      apply_fn: as there, like all others.
+      params: its parameters.
+      x: ``[batch, ...]``.
+      outputs: a key of ``OUTPUTS``.
+      coupling: a key of ``COUPLINGS``.
+      memory_budget_bytes: most memory for gradients.
+
+    Returns:
+      The plan.
+
+    Raises:
+      InputError: as there.
+    """
+    where = "plan_empirical_ntk"
+    x, num_outputs = check_network(where, apply_fn, params, x, coupling=coupling)
+    labels = jnp.zeros(len(x), jnp.int32) if outputs == "label" else None
+    cotangents = output_cotangents(where, outputs, len(x), num_outputs, labels)
+    blocked = BlockedNtk(
+        *(apply_fn, params, x, cotangents),
+        is_traced=outputs == "trace",
+        coupling=coupling,
+        devices=None,
+    )
+    return blocked.plan(where, memory_budget_bytes)
+
+
+def check_network(
+    where: str, apply_fn: ApplyFn, params: PyTree, x: Array, *, coupling: str
+) -> tuple[Array, int]:
+    """Checks what a kernel is to be computed of.
+
+    Args:
+      where: the function that was called, for messages.
+      apply_fn: ``(params, x) -> [batch, outputs]``.
+      params: its parameters.
+      x: ``[batch, ...]``.
+      coupling: a key of ``COUPLINGS``; ``"none"`` is checked by two forward passes.
+
+    Returns:
+      ``x`` as an array, and the number of outputs.
+
+    Raises:
+      InputError: names what is wrong.
+    """
+    check_coupling(where, coupling)
+    x = jnp.asarray(x)
+    if x.ndim < 2 or not len(x):
+        raise InputError(f"{where}: `x` must be [batch, ...] with an example, got {list(x.shape)}.")
+    if len(x) == 1 and coupling != "none":
+        raise InputError(
+            f"{where}: `x` must have two examples for coupling={coupling!r}, got 1: statistics of "
+            "one example normalise it by itself. Give more examples, or frozen statistics."
+        )
+    leaves = jax.tree.leaves(params)
+    if not leaves:
+        raise InputError(f"{where}: `params` must hold an array, got none.")
+    for name, arrays in (("x", [x]), ("params", leaves)):
+        if not all(bool(jnp.isfinite(array).all()) for array in arrays):
+            raise InputError(
+                f"{where}: `{name}` must be finite, got NaN or infinity. Check where it comes from."
+            )
+    if coupling == "mapped":
+        shape = jax.eval_shape(
+            jax.vmap(lambda x: apply_fn(params, x[None])[0], axis_name=BATCH_AXIS), x
+        ).shape
+        if len(shape) != 2:
+            raise _wrong_outputs(where, shape)
+        return x, shape[1]
+    together = _forward(where, apply_fn, params, x)
+    if together.ndim != 2 or len(together) != len(x):
+        raise _wrong_outputs(where, together.shape)
+    if coupling == "none" and len(x) > 1:
+        # The last one: noise of a fixed key may give the first one the same in any batch.
+        alone = _forward(where, apply_fn, params, x[-1:])
+        allowed = float(jnp.finfo(together.dtype).eps) ** 0.5 * float(jnp.abs(together).max())
+        if float(jnp.abs(alone[0] - together[-1]).max()) > allowed:
+            raise InputError(
+                f"{where}: `apply_fn` must treat every example by itself for coupling='none', but "
+                "an example's outputs depend on the others. Is batch normalisation in training "
+                "mode (use coupling='exact', or running statistics) or dropout on (turn it off)?"
+            )
+    return x, together.shape[1]
+
+
+def _forward(where: str, apply_fn: ApplyFn, params: PyTree, x: Array) -> Array:
+    try:
+        return apply_fn(params, x)
+    except flax.errors.InvalidRngError as error:
+        raise InputError(
+            f"{where}: `apply_fn` must be deterministic, but it asks for random numbers "
+            f"({str(error).splitlines()[0]}). Turn dropout off."
+        ) from error
+
+
+def _wrong_outputs(where: str, shape: tuple[int, ...]) -> InputError:
+    return InputError(
+        f"{where}: `apply_fn` must return [batch, outputs], got shape {list(shape)}. "
+        "Flatten or select its outputs."
+    )
+
+
+def _to_float64(leaf):
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf

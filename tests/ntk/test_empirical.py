@@ -1,0 +1,286 @@
+"""Empirical kernels: every route to the same numbers, within the memory that was asked for."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_networks import FlaxModel, conv_network, dense_data, dense_network
+
+from nasjax.errors import InputError
+from nasjax.ntk import (
+    BATCH_AXIS,
+    METHODS,
+    OUTPUTS,
+    empirical_ntk,
+    flax_apply_fn,
+    ntk_matrix,
+    plan_empirical_ntk,
+    spectrum,
+)
+from nasjax.ntk.gradients import output_cotangents
+
+RTOL = {"float32": 2e-5, "float64": 1e-12}
+"""Largest difference, relative to the largest entry."""
+LABELS = jnp.array([2, 0, 1, 1, 0, 2])
+
+
+def assert_same(actual, expected, dtype):
+    assert actual.dtype == np.float64
+    assert np.abs(actual - expected).max() <= RTOL[dtype] * np.abs(expected).max()
+
+
+def reference(apply_fn, params, x, outputs):
+    """The kernel from the definition, in float64 by numpy."""
+    with jax.enable_x64(True):
+        params, x = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (params, x))
+        jacobian = jax.jacrev(apply_fn)(params, x)
+        rows = np.concatenate(
+            [np.asarray(leaf).reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(jacobian)],
+            -1,
+        )
+    if outputs == "trace":
+        return np.einsum("ikp,jkp->ij", rows, rows)
+    if outputs == "all":
+        rows = rows.reshape(-1, rows.shape[-1])
+    elif outputs == "sum":
+        rows = rows.sum(1)
+    else:
+        rows = rows[np.arange(len(rows)), np.asarray(LABELS)]
+    return rows @ rows.T
+
+
+@pytest.mark.parametrize("dtype", [None, "float64"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_all_routes_agree(method, outputs, dtype):
+    apply_fn, params = dense_network(jax.random.key(0))
+    x = dense_data(jax.random.key(1))
+    expected = reference(apply_fn, params, x, outputs)
+    got = empirical_ntk(
+        *(apply_fn, params, x), outputs=outputs, labels=LABELS, method=method, dtype=dtype
+    )
+    assert_same(got.matrix, expected, dtype or "float32")
+    assert (got.outputs, got.method, got.num_duplicates) == (outputs, method, 0)
+
+
+@pytest.mark.parametrize("method", ["blocks", "jacrev", "jacobian_contraction"])
+def test_routes_agree_under_batch_statistics(method):
+    apply_fn, params = conv_network(jax.random.key(2))
+    x = jax.random.normal(jax.random.key(3), (6, 4, 4, 2))
+    for outputs in OUTPUTS if method == "blocks" else ("trace",):
+        got = empirical_ntk(
+            *(apply_fn, params, x),
+            outputs=outputs,
+            labels=LABELS,
+            coupling="exact",
+            method=method,
+            dtype="float64",
+        )
+        assert_same(got.matrix, reference(apply_fn, params, x, outputs), "float64")
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_blocks_change_nothing(outputs):
+    apply_fn, params = dense_network(jax.random.key(4))
+    x = dense_data(jax.random.key(5))
+    num_params = sum(leaf.size for leaf in params)
+    expected = reference(apply_fn, params, x, outputs)
+    seen = set()
+    for rows in (40, 20, 14, 7, 5):
+        got = empirical_ntk(
+            *(apply_fn, params, x),
+            outputs=outputs,
+            labels=LABELS,
+            memory_budget_bytes=4 * rows * num_params,
+        )
+        assert_same(got.matrix, expected, "float32")
+        assert got.plan.forecast_bytes <= 4 * rows * num_params
+        seen.add((got.plan.block_examples, got.plan.block_outputs))
+    assert len(seen) >= 3
+
+
+def test_blocks_of_coupled_examples():
+    x = jax.random.normal(jax.random.key(6), (4, 4, 4, 2))
+    apply_fn, params = conv_network(jax.random.key(7))
+    mapped_fn, _ = conv_network(jax.random.key(7), batch_axis=BATCH_AXIS)
+    for coupling, fn in (("exact", apply_fn), ("mapped", mapped_fn)):
+        for outputs in ("all", "trace"):
+            whole = empirical_ntk(fn, params, x, outputs=outputs, coupling=coupling)
+            parts = empirical_ntk(
+                *(fn, params, x),
+                outputs=outputs,
+                coupling=coupling,
+                memory_budget_bytes=int(0.8 * whole.plan.forecast_bytes),
+            )
+            assert whole.plan.num_blocks == 1
+            assert parts.plan.num_blocks > 1
+            assert_same(parts.matrix, whole.matrix, "float32")
+
+
+@pytest.mark.parametrize("outputs", ["all", "trace"])
+def test_examples_are_spread_over_devices(outputs):
+    apply_fn, params = dense_network(jax.random.key(8))
+    x = dense_data(jax.random.key(9), 5)
+    expected = reference(apply_fn, params, x, outputs)
+    num_params = sum(leaf.size for leaf in params)
+    for budget in (2**30, 4 * 13 * num_params):
+        got = empirical_ntk(
+            *(apply_fn, params, x),
+            outputs=outputs,
+            devices=jax.devices(),
+            memory_budget_bytes=budget,
+        )
+        assert_same(got.matrix, expected, "float32")
+    assert got.plan.num_blocks > 1
+
+
+def test_wide_layers_are_summed_in_pieces():
+    """Leaves beyond the piece that is converted to float64 at a time, with a rest."""
+    params = jax.random.normal(jax.random.key(10), (3, 13_001))
+    x = jax.random.normal(jax.random.key(11), (4, 3))
+    # f = sum_j tanh(x w)_j: the gradient is x_i sech^2(x w)_j.
+    got = empirical_ntk(
+        lambda w, x: jnp.tanh(x @ w).sum(1, keepdims=True), params, x, devices=jax.devices()
+    )
+    slopes = 1 - np.tanh(np.asarray(x, np.float64) @ np.asarray(params, np.float64)) ** 2
+    expected = (slopes @ slopes.T) * (np.asarray(x, np.float64) @ np.asarray(x, np.float64).T)
+    assert_same(got.matrix, expected, "float32")
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_the_traced_form_is_the_same_and_may_be_mapped(outputs):
+    apply_fn, params = dense_network(jax.random.key(12))
+    x = jax.random.normal(jax.random.key(13), (2, 6, 5))
+    kernels = jax.jit(
+        jax.vmap(lambda x: ntk_matrix(apply_fn, params, x, outputs=outputs, labels=LABELS))
+    )(x)
+    for kernel, batch in zip(kernels, x, strict=True):
+        assert_same(
+            np.asarray(kernel, np.float64), reference(apply_fn, params, batch, outputs), "float32"
+        )
+
+
+def test_kernels_are_symmetric_positive_and_follow_the_order():
+    apply_fn, params = dense_network(jax.random.key(14))
+    x = dense_data(jax.random.key(15))
+    kernel = empirical_ntk(apply_fn, params, x, outputs="all").matrix
+    assert spectrum(kernel).residual < 1e-15
+    order = np.array([3, 0, 5, 1, 4, 2])
+    moved = empirical_ntk(apply_fn, params, x[order], outputs="all").matrix
+    rows = (order[:, None] * 3 + np.arange(3)).reshape(-1)
+    assert_same(moved, kernel[np.ix_(rows, rows)], "float32")
+
+
+def test_float64_products_save_the_smallest_eigenvalue():
+    """Nearly equal examples: float32 products lose what float32 gradients still hold."""
+    apply_fn, params = dense_network(jax.random.key(16), num_outputs=1)
+    first = dense_data(jax.random.key(17), 3)
+    x = jnp.concatenate([first, first[:1] + 1e-3])
+    exact = spectrum(empirical_ntk(apply_fn, params, x, dtype="float64").matrix)
+    ours = spectrum(empirical_ntk(apply_fn, params, x).matrix)
+    single = np.linalg.eigvalsh(np.asarray(ntk_matrix(apply_fn, params, x), np.float64))[0]
+    error = abs(ours.lambda_min / exact.lambda_min - 1)
+    assert error < 1e-3
+    assert error < 0.05 * abs(single / exact.lambda_min - 1)
+
+
+def test_duplicates_are_counted_and_make_the_kernel_singular():
+    apply_fn, params = dense_network(jax.random.key(18))
+    x = dense_data(jax.random.key(19), 3)[jnp.array([0, 1, 2, 1])]
+    got = empirical_ntk(apply_fn, params, x)
+    assert got.num_duplicates == 1
+    assert spectrum(got.matrix).failure == "singular"
+
+
+def test_a_kernel_that_overflows_is_flagged():
+    apply_fn, params = dense_network(jax.random.key(20))
+    got = empirical_ntk(
+        lambda p, x: jnp.exp(1e3 * apply_fn(p, x)), params, dense_data(jax.random.key(21))
+    )
+    assert spectrum(got.matrix).failure == "non_finite"
+
+
+def test_one_example_and_dead_networks():
+    apply_fn, params = dense_network(jax.random.key(22))
+    x = dense_data(jax.random.key(23), 1)
+    assert_same(
+        empirical_ntk(apply_fn, params, x).matrix,
+        reference(apply_fn, params, x, "trace"),
+        "float32",
+    )
+    dead = empirical_ntk(lambda p, x: 0 * apply_fn(p, x), params, dense_data(jax.random.key(24)))
+    assert spectrum(dead.matrix).failure == "zero"
+
+
+def test_the_plan_is_told_before_the_run():
+    apply_fn, params = dense_network(jax.random.key(25))
+    x = dense_data(jax.random.key(26), 64)
+    num_params = sum(leaf.size for leaf in params)
+    budget = 4 * num_params * 50
+    plan = plan_empirical_ntk(apply_fn, params, x, outputs="all", memory_budget_bytes=budget)
+    assert plan.jacobian_bytes == 64 * 3 * num_params * 4
+    assert plan.forecast_bytes <= budget < plan.jacobian_bytes
+    sizes = plan.block_examples * plan.block_outputs
+    assert plan.num_blocks >= 64 * 3 / sizes
+    assert plan.num_gradients > 64 * 3
+    run = empirical_ntk(apply_fn, params, x, outputs="all", memory_budget_bytes=budget)
+    assert run.plan == plan
+
+
+class Dropping(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.Dropout(0.5, deterministic=False)(x))
+
+
+def test_bad_input_is_named():
+    apply_fn, params = dense_network(jax.random.key(27))
+    x = dense_data(jax.random.key(28))
+
+    def refused(message, apply_fn=apply_fn, params=params, x=x, **kwargs):
+        with pytest.raises(InputError, match=message) as caught:
+            empirical_ntk(apply_fn, params, x, **kwargs)
+        assert "\n" not in str(caught.value)
+
+    refused("with an example", x=x[:0])
+    refused("with an example", x=x[0])
+    refused("`x` must be finite", x=x.at[1, 1].set(jnp.nan))
+    refused("`params` must be finite", params=[params[0], params[1] + jnp.inf, params[2]])
+    refused("`params` must hold an array", params=[])
+    refused(r"must return \[batch, outputs\]", apply_fn=lambda p, x: apply_fn(p, x)[:, 0])
+    refused(r"must return \[batch, outputs\]", apply_fn=lambda p, x: apply_fn(p, x)[:2])
+    refused("must hold 2 gradients of 612 bytes", memory_budget_bytes=1000)
+    refused("unknown method 'jacref'. Did you mean 'jacrev'", method="jacref")
+    refused("unknown coupling 'exakt'. Did you mean 'exact'", coupling="exakt")
+    refused("unknown dtype 'float16'", dtype="float16")
+    refused("`devices` must be None", method="jacrev", devices=jax.devices())
+    refused("two examples for coupling='exact'", x=x[:1], coupling="exact")
+
+
+def test_examples_that_act_on_each_other_are_found():
+    model = FlaxModel()
+    x = dense_data(jax.random.key(29))
+    variables = model.init(jax.random.key(30), x, train=False)
+    training, params = flax_apply_fn(model, variables, train=True, mutable=["batch_stats"])
+    with pytest.raises(InputError, match="depend on the others. Is batch normalisation"):
+        empirical_ntk(training, params, x)
+    assert empirical_ntk(training, params, x, coupling="exact").matrix.shape == (6, 6)
+    module = Dropping()
+    variables = module.init({"params": jax.random.key(31), "dropout": jax.random.key(32)}, x)
+    apply_fn, params = flax_apply_fn(module, variables)
+    with pytest.raises(InputError, match="asks for random numbers"):
+        empirical_ntk(apply_fn, params, x)
+    rng = jax.random.key(33)
+    with jax.debug_key_reuse(False):
+        noisy = lambda p, x: module.apply({"params": p}, x, rngs={"dropout": rng})  # noqa: E731
+        with pytest.raises(InputError, match="or dropout on"):
+            empirical_ntk(noisy, params, x)
+
+
+def test_cotangents_are_checked_before_anything_runs():
+    with pytest.raises(InputError, match="`labels` must be"):
+        empirical_ntk(
+            *dense_network(jax.random.key(34)), dense_data(jax.random.key(35)), outputs="label"
+        )
+    assert output_cotangents("test", "sum", 2, 3, None).shape == (2, 1, 3)
