@@ -1,4 +1,4 @@
-"""The command line: ``nasjax search nasi`` and ``nasjax show``."""
+"""The command line: ``nasjax search``, ``nasjax validate`` and ``nasjax show``."""
 
 import json
 import os
@@ -22,9 +22,12 @@ app = typer.Typer(
     help="Training-free neural architecture search with neural tangent kernels.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # which would take the defaults in brackets for markup
 )
-search_app = typer.Typer(help="Search for an architecture.")
+search_app = typer.Typer(help="Search for an architecture.", rich_markup_mode=None)
 app.add_typer(search_app, name="search")
+validate_app = typer.Typer(help="Check approximations against exact values.", rich_markup_mode=None)
+app.add_typer(validate_app, name="validate")
 _console = Console()
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""
@@ -74,6 +77,7 @@ def _root(
 
 
 @search_app.callback(invoke_without_command=True)
+@validate_app.callback(invoke_without_command=True)
 def _search(context: typer.Context) -> None:
     _help_without_command(context)
 
@@ -193,7 +197,12 @@ def _progress() -> Progress:
 
 
 def _show_step(progress: Progress):
-    names = {"nu": "estimating nu", "search": "searching"}
+    names = {
+        "nu": "estimating nu",
+        "search": "searching",
+        "approximations": "approximations",
+        "widths": "infinite width",
+    }
     tasks = {}
 
     def on_step(phase, step, num_steps, record):
@@ -203,14 +212,128 @@ def _show_step(progress: Progress):
                 names[phase], total=num_steps, completed=step, numbers="compiling ..."
             )
             return
-        numbers = f"T {float(record['trace_norm']):.4g}"
-        if phase == "search":
-            numbers = f"R {float(record['reward']):.4g}  {numbers}  nu {float(record['nu']):.4g}"
-        if record["is_dead"] or not record["is_finite"]:
-            numbers += "  failed"
-        progress.update(tasks[phase], completed=step, numbers=numbers)
+        progress.update(tasks[phase], completed=step, numbers=_NUMBERS[phase](record))
 
     return on_step
+
+
+def _nu_numbers(record) -> str:
+    failed = "  failed" if record["is_dead"] or not record["is_finite"] else ""
+    return f"T {float(record['trace_norm']):.4g}{failed}"
+
+
+def _search_numbers(record) -> str:
+    reward, nu = float(record["reward"]), float(record["nu"])
+    return f"R {reward:.4g}  nu {nu:.4g}  {_nu_numbers(record)}"
+
+
+_NUMBERS = {
+    "nu": _nu_numbers,
+    "search": _search_numbers,
+    "approximations": lambda record: f"exact {record['exact']:.4g}",
+    "widths": lambda record: f"infinite {record['infinite']:.4g}",
+}
+"""What stands beside the progress bar of a phase."""
+
+
+@validate_app.command("ntk")
+def validate_ntk(
+    space: Annotated[str, typer.Option(help="Search space: nasbench201 or darts.")] = "nasbench201",
+    data: Annotated[
+        str,
+        typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME."),
+    ] = "random",
+    num_architectures: Annotated[
+        int, typer.Option(help="Drawn uniformly, distinct and connected.")
+    ] = 100,
+    batch_sizes: Annotated[
+        str,
+        typer.Option(help="Ascending. The largest is also that of the exact trace norm."),
+    ] = "4,8,16",
+    channels: Annotated[int, typer.Option(help="Channels of the first stage.")] = 8,
+    cells: Annotated[int, typer.Option(help="Cells: a stage in nasbench201, in all in darts.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    initialization: Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")] = "lecun",
+    normalization: Annotated[
+        str,
+        typer.Option(help="none, or batch: gradients through the whole batch, many times dearer."),
+    ] = "none",
+    widths: Annotated[
+        str,
+        typer.Option(
+            help="Channels at which finite networks are compared with infinite width, in "
+            "nasbench201; empty for none."
+        ),
+    ] = "8,16,32",
+    num_infinite: Annotated[int, typer.Option(help="Architectures of that comparison.")] = 20,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the run. [runs/validate-ntk-SPACE-DATA-seedSEED, the options that "
+            "differ from the defaults between]"
+        ),
+    ] = None,
+) -> None:
+    """Compare approximations of the NTK trace norm with the exact one (NASI, table 7, figure 1)."""
+    from nasjax.runs import ValidationSettings, run_validation
+
+    settings = ValidationSettings(
+        space=space,
+        data=data,
+        num_architectures=num_architectures,
+        batch_sizes=_numbers("--batch-sizes", batch_sizes),
+        channels=channels,
+        cells=cells,
+        seed=seed,
+        initialization=initialization,
+        normalization=normalization,
+        widths=_numbers("--widths", widths),
+        num_infinite=num_infinite,
+    )
+    out = out or Path("runs") / settings.run_name()
+    progress = _progress()
+    try:
+        result = run_validation(settings, out, on_step=_show_step(progress))
+    finally:
+        progress.stop()
+    _print_validation(result, out)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InputError(f"{option}: must be numbers such as 4,8,16, got {text!r}.") from error
+
+
+def _print_validation(result, out: Path) -> None:
+    summary = result.summary
+    failed = f", {summary['num_failed']} failed" if summary["num_failed"] else ""
+    _console.print(
+        f"correlation with the exact trace norm over {summary['num_architectures']} architectures"
+        f"{failed}: Pearson / Spearman"
+    )
+    rows = Table("", *(f"b = {size}" for size in summary["approximations"]["batch_loss"]), box=None)
+    for name, found in summary["approximations"].items():
+        rows.add_row(name, *map(_coefficients, found.values()))
+    _console.print(rows)
+    from nasjax.runs.validation_summary import AGNOSTIC
+
+    rows = Table("", "correlation", box=None)
+    for name, found in summary["agnostic"].items():
+        rows.add_row(AGNOSTIC[name], _coefficients(found))
+    _console.print(rows)
+    if summary["widths"]:
+        rows = Table("channels", "error to infinite width (median)", "correlation", box=None)
+        for width, found in summary["widths"].items():
+            error = f"{100 * found['median_relative_error']:.1f} %"
+            rows.add_row(str(width), error, _coefficients(found))
+        _console.print(rows)
+    _print_files(result, out, "validation.csv, validation.json, validation.png, validation.svg")
+
+
+def _coefficients(found) -> str:
+    return f"{found['pearson']['value']:.3f} / {found['spearman']['value']:.3f}"
 
 
 def _print_result(result, out: Path) -> None:
@@ -230,7 +353,10 @@ def _print_result(result, out: Path) -> None:
     for name, value in record.get("accuracies", {}).items():
         rows.add_row(name, _format_entry(name, value))
     _console.print(rows)
-    files = "architecture.json, logits.npz, history.jsonl, cells.svg, cells.png"
+    _print_files(result, out, "architecture.json, logits.npz, history.jsonl, cells.svg, cells.png")
+
+
+def _print_files(result, out: Path, files: str) -> None:
     if result.num_run:
         print(f"written to {out}: {files}")
     else:

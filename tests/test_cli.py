@@ -56,9 +56,13 @@ def test_version_and_help(run):
     assert "--nu-mode" in out
 
 
-def test_help_tells_the_defaults_of_each_space():
+def test_help_tells_the_defaults_of_each_space(run):
+    _, out, _ = run("search", "nasi", "--help")
+    printed = " ".join(out.split())
     command = get_command(cli.app).commands["search"].commands["nasi"]
     helps = {parameter.name: parameter.help for parameter in command.params}
+    for name in ("steps", "nu", "table", "out"):
+        assert helps[name] in printed, name
     for name in DEFAULTS["darts"]._fields:
         if name == "nu":
             assert {defaults.nu for defaults in DEFAULTS.values()} == {500.0}
@@ -104,6 +108,21 @@ def test_search_prints_what_it_wrote(run, tmp_path):
         code, out, _ = run("show", source)
         assert code == 0
         assert out.splitlines()[0] == record["architecture"]
+
+
+def test_validate_prints_correlations(run, tmp_path):
+    options = ("--num-architectures", 3, "--batch-sizes", "2,4", "--channels", 2, "--widths", "")
+    code, out, err = run("validate", "ntk", *options, "--num-infinite", 3)
+    assert (code, err) == (0, "")
+    name = "num_architectures=3-batch_sizes=2,4-channels=2-widths=-num_infinite=3"
+    folder = tmp_path / "runs" / f"validate-ntk-nasbench201-random-{name}-seed0"
+    found = json.loads((folder / "validation.json").read_text())["summary"]["approximations"]
+    for approximation, sizes in found.items():
+        numbers = [
+            f"{sizes[size]['pearson']['value']:.3f} / {sizes[size]['spearman']['value']:.3f}"
+            for size in ("2", "4")
+        ]
+        assert re.search(rf"{approximation} +{' +'.join(numbers)}", out), out
 
 
 def test_show_nasbench201(run, tmp_path):
@@ -192,6 +211,11 @@ NASI = ("search", "nasi", "--channels", "2", "--cells", "1", "--batch-size", "4"
         ([*NASI, "--out", __file__], "must be a folder"),
         ([*NASI, "--out", "/proc/nasjax"], "cannot be written"),
         ([*NASI, "--sped", "3"], "No such option"),
+        (
+            ["validate", "ntk", "--batch-sizes", "4;8"],
+            "--batch-sizes: must be numbers such as 4,8,16",
+        ),
+        (["validate", "nkt"], "No such command 'nkt'"),
         (["serch"], "'serch'. Did you mean 'search'? See `nasjax --help`"),
         (["search", "random"], "No such command 'random'. See `nasjax search --help`"),
         ([*NASI, "--initialization", "kaiming"], "--initialization: unknown initialisation"),

@@ -1,6 +1,17 @@
-"""Benchmark tables and pictures: what is known and shown about an architecture."""
+"""Benchmark tables, correlations and pictures: what is known and shown about architectures."""
 
+from nasjax.evaluation.correlation import KINDS, Correlation, correlation
 from nasjax.evaluation.plots import draw_cells
 from nasjax.evaluation.tables import Nasbench201Entry, Nasbench201Table, load_nasbench201_table
+from nasjax.evaluation.validation_plot import draw_validation
 
-__all__ = ["Nasbench201Entry", "Nasbench201Table", "draw_cells", "load_nasbench201_table"]
+__all__ = [
+    "KINDS",
+    "Correlation",
+    "Nasbench201Entry",
+    "Nasbench201Table",
+    "correlation",
+    "draw_cells",
+    "draw_validation",
+    "load_nasbench201_table",
+]

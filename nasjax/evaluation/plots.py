@@ -1,8 +1,6 @@
 """Pictures of cells for papers and slides."""
 
-import io
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,34 +13,39 @@ from nasjax.evaluation.cell_layout import (
     Curve,
     lay_out_cell,
 )
+from nasjax.evaluation.figures import (
+    BLUE,
+    FORMATS,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    figure_style,
+    write_figure,
+)
 from nasjax.spaces.base import CellGraph
 
-FORMATS = ("pdf", "png", "svg")
-
-# The colours of Okabe and Ito, told apart under the common colour blindnesses. Kinds of operation
-# differ by the line as well.
-_BLUE, _SKY, _VERMILION, _ORANGE = "#0072B2", "#56B4E9", "#D55E00", "#E69F00"
-_PURPLE, _GREEN, _GREY = "#CC79A7", "#009E73", "#595959"
+# Kinds of operation differ by the line as well as by the colour.
 _STYLES = {
-    "nor_conv_3x3": (_BLUE, "solid"),
-    "nor_conv_1x1": (_SKY, "solid"),
-    "sep_conv_3x3": (_BLUE, "solid"),
-    "sep_conv_5x5": (_SKY, "solid"),
-    "dil_conv_3x3": (_VERMILION, "solid"),
-    "dil_conv_5x5": (_ORANGE, "solid"),
-    "max_pool_3x3": (_PURPLE, (0, (4, 1.2))),
-    "avg_pool_3x3": (_GREEN, (0, (4, 1.2))),
-    "skip_connect": (_GREY, (0, (1.2, 1.2))),
+    "nor_conv_3x3": (BLUE, "solid"),
+    "nor_conv_1x1": (SKY, "solid"),
+    "sep_conv_3x3": (BLUE, "solid"),
+    "sep_conv_5x5": (SKY, "solid"),
+    "dil_conv_3x3": (VERMILION, "solid"),
+    "dil_conv_5x5": (ORANGE, "solid"),
+    "max_pool_3x3": (PURPLE, (0, (4, 1.2))),
+    "avg_pool_3x3": (GREEN, (0, (4, 1.2))),
+    "skip_connect": (GREY, (0, (1.2, 1.2))),
     "": ("#9A9A9A", "solid"),
 }
 _PASSED_ON = "passed on as it is"
 """What the legend calls an edge without operation."""
-_OTHER_STYLES = [(_VERMILION, "solid"), (_PURPLE, "solid"), (_GREEN, "solid"), (_ORANGE, "solid")]
+_OTHER_STYLES = [(VERMILION, "solid"), (PURPLE, "solid"), (GREEN, "solid"), (ORANGE, "solid")]
 _NODE_COLOURS = {"input": "#D9E8F5", "output": "#D8EFE3", "inner": "#F4F4F4", "dead": "white"}
 _LABEL_SIZE, _NODE_SIZE, _NAME_SIZE, _TITLE_SIZE = 7.5, 9.0, 10.0, 11.5
 _NAME_SPACE, _TITLE_SPACE, _LEGEND_ROW, _LEGEND_ENTRY = 0.2, 0.38, 0.24, 1.35
-_RC = {"svg.hashsalt": "nasjax", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
-_DOTS_PER_INCH = 200
 
 
 def draw_cells(
@@ -91,17 +94,8 @@ def draw_cells(
             f"draw_cells: `path` must be a file name in an existing folder, got {str(path)!r}. "
             "Create the folder first."
         )
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC)
-        figure = _figure(graphs, title)
-        pictures = [_rendered(figure, name) for name in formats]
-    files = tuple(path.parent / f"{stem}.{name}" for name in formats)
-    for file, picture in zip(files, pictures, strict=True):
-        _write(file, picture)
-    return files
+    with figure_style():
+        return write_figure("draw_cells", _figure(graphs, title), path.parent / stem, formats)
 
 
 def _figure(graphs: Sequence[CellGraph], title: str | None):
@@ -278,22 +272,3 @@ def _text_width(text: str) -> float:
 
 def _identifier(text: str) -> str:
     return re.sub(r"[^\w-]", "-", text)
-
-
-def _rendered(figure, name: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}[name]
-    figure.savefig(buffer, format=name, dpi=_DOTS_PER_INCH, metadata=metadata)
-    return buffer.getvalue()
-
-
-def _write(file: Path, content: bytes) -> None:
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, file)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(
-            f"draw_cells: `path` must be writable, got {str(file)!r} ({error.strerror})."
-        ) from error

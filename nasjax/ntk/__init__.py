@@ -1,6 +1,17 @@
 """Neural tangent kernels: empirical and of infinite width, their spectra and approximations."""
 
 from nasjax.ntk.blocks import NtkPlan
+from nasjax.ntk.bounds import (
+    ActivationConstants,
+    Bounds,
+    activation_constants,
+    data_bound,
+    finite_lambda_min_bounds,
+    lambda_min_bounds,
+    linear_cell_ntk_scales,
+    loss_bound,
+)
+from nasjax.ntk.cell_kernel import cell_network_ntk
 from nasjax.ntk.empirical import (
     METHODS,
     EmpiricalNtk,
@@ -30,13 +41,22 @@ __all__ = [
     "FAILURES",
     "METHODS",
     "OUTPUTS",
+    "ActivationConstants",
+    "Bounds",
     "EmpiricalNtk",
     "NtkPlan",
     "Spectrum",
     "TraceEstimate",
+    "activation_constants",
     "batch_loss_trace_norm",
+    "cell_network_ntk",
+    "data_bound",
     "empirical_ntk",
+    "finite_lambda_min_bounds",
     "flax_apply_fn",
+    "lambda_min_bounds",
+    "linear_cell_ntk_scales",
+    "loss_bound",
     "ntk_matrix",
     "output_gradients",
     "per_example_traces",

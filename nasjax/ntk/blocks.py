@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import jax
@@ -79,25 +79,11 @@ class BlockedNtk:
           coupling: a key of ``COUPLINGS``.
           devices: that examples are spread over, or None.
         """
-        self._is_traced, self._coupling = is_traced, coupling
+        self._apply_fn, self._is_traced, self._coupling = apply_fn, is_traced, coupling
         self._mesh = Mesh(np.array(devices), ("devices",)) if devices else None
         spread = (lambda tree: tree) if self._mesh is None else self._replicated
         self._params, self._x = spread(params), spread(x)
         self._cotangents = np.asarray(cotangents)
-        self._compiled = {}
-
-        def gradients(params, x, examples, cotangents):
-            if self._mesh is not None:
-                # The examples of a block decide where its gradients are computed.
-                sharding = NamedSharding(self._mesh, PartitionSpec("devices"))
-                chosen = lax.with_sharding_constraint(x[examples], sharding)
-                cotangents = lax.with_sharding_constraint(cotangents, sharding)
-                return output_gradients(apply_fn, params, chosen, cotangents)
-            return output_gradients(
-                apply_fn, params, x, cotangents, coupling=coupling, examples=examples
-            )
-
-        self._gradients = jax.jit(gradients)
 
     def _replicated(self, tree):
         return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
@@ -174,12 +160,14 @@ class BlockedNtk:
         return [[_Block(e, o) for e in examples for o in outputs]]
 
     def _program(self, shape: tuple[int, int]):
-        if shape not in self._compiled:
-            arguments = self._arguments(_Block(range(shape[0]), range(shape[1])), shape)
-            self._compiled[shape] = self._gradients.lower(
-                self._params, self._x, *arguments
-            ).compile()
-        return self._compiled[shape]
+        block = self._arguments(_Block(range(shape[0]), range(shape[1])), shape)
+        leaves, structure = jax.tree.flatten((self._params, self._x, *block))
+        kinds = tuple(
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+            for leaf in leaves
+        )
+        is_x64 = jax.config.jax_enable_x64
+        return _compiled(self._apply_fn, self._coupling, self._mesh, structure, kinds, is_x64)
 
     def _arguments(self, block: _Block, shape: tuple[int, int]):
         """Positions and cotangents of a block, filled up to ``shape`` with rows of zeros."""
@@ -241,6 +229,24 @@ class BlockedNtk:
             return np.asarray(
                 _gram(left, right, is_traced=self._is_traced, num_shards=self._num_devices)
             )
+
+
+@lru_cache(maxsize=32)
+def _compiled(apply_fn, coupling: str, mesh: Mesh | None, structure, kinds, is_x64: bool):
+    """The program for the gradients of a block; kept for the next kernel of the same network."""
+
+    def gradients(params, x, examples, cotangents):
+        if mesh is None:
+            return output_gradients(
+                apply_fn, params, x, cotangents, coupling=coupling, examples=examples
+            )
+        # The examples of a block decide where its gradients are computed.
+        sharding = NamedSharding(mesh, PartitionSpec("devices"))
+        chosen = lax.with_sharding_constraint(x[examples], sharding)
+        cotangents = lax.with_sharding_constraint(cotangents, sharding)
+        return output_gradients(apply_fn, params, chosen, cotangents)
+
+    return jax.jit(gradients).lower(*jax.tree.unflatten(structure, kinds)).compile()
 
 
 @partial(jax.jit, static_argnames=("is_traced", "num_shards"))

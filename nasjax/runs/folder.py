@@ -5,9 +5,11 @@ on disk before the state that includes its step, so that after a crash the histo
 state and nothing but the step under way is lost.
 """
 
+import dataclasses
 import json
 import math
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -117,6 +119,27 @@ class RunFolder:
         if len(lines) > num_lines:
             self._write(_HISTORY, b"".join(lines[:num_lines]))
 
+    def read_history(self) -> list[dict[str, Any]]:
+        """The lines of the history, for runs whose state is just these.
+
+        A last line that a crash left unfinished is dropped, from the file, too.
+
+        Raises:
+          InputError: if another line is damaged.
+        """
+        file = self.path / _HISTORY
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+            self._write(_HISTORY, b"".join(lines))
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise InputError(
+                f"--out {self.path}: {_HISTORY} is damaged ({error}). Remove the folder or give "
+                "another."
+            ) from error
+
     def append_history(self, record: Mapping[str, Any]) -> None:
         """Adds a line, on disk before this returns."""
         with (self.path / _HISTORY).open("ab") as file:
@@ -127,6 +150,10 @@ class RunFolder:
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Writes a JSON file, atomically. Numbers that are not finite become null."""
         self._write(name, _to_json(record, indent=2).encode() + b"\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Writes a text file, atomically."""
+        self._write(name, text.encode())
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes an ``.npz`` file, atomically."""
@@ -181,6 +208,33 @@ def open_run_folder(path: Path) -> Iterator[RunFolder]:
         yield RunFolder(path)
     finally:
         lock.release()
+
+
+def run_name(prefix: str, settings: Any, defaults: Any) -> str:
+    """A name for a run's folder: space, data, seed, and what is not a default.
+
+    Args:
+      prefix: what is run.
+      settings: a dataclass with ``space``, ``data`` and ``seed``.
+      defaults: the same class with default values.
+
+    Returns:
+      A file name, the same for equal settings and another for others.
+    """
+    changed = [
+        f"{field.name}={_short(value)}"
+        for field in dataclasses.fields(settings)
+        if field.name not in ("space", "data", "seed")
+        and (value := getattr(settings, field.name)) not in (None, getattr(defaults, field.name))
+    ]
+    data = re.sub(r"[:/#\\]", "-", settings.data)
+    return "-".join([prefix, settings.space, data, *changed, f"seed{settings.seed}"])
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_short, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import platform
-import re
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +23,7 @@ from nasjax.networks import (
     one_shot_network,
 )
 from nasjax.objectives import nasi_objective, one_shot_trace_norm
-from nasjax.runs.folder import RunFolder, open_run_folder
+from nasjax.runs.folder import RunFolder, open_run_folder, run_name
 from nasjax.search import (
     NU_MODES,
     mean_trace_norm,
@@ -179,15 +178,7 @@ class NasiSettings:
 
     def run_name(self) -> str:
         """A name for the run's folder: space, data, seed, and what is not the space's default."""
-        defaults = NasiSettings(space=self.space)
-        changed = [
-            f"{field.name}={value:g}" if isinstance(value, float) else f"{field.name}={value}"
-            for field in dataclasses.fields(self)
-            if field.name not in ("space", "data", "seed")
-            and (value := getattr(self, field.name)) not in (None, getattr(defaults, field.name))
-        ]
-        data = re.sub(r"[:/#\\]", "-", self.data)
-        return "-".join(["nasi", self.space, data, *changed, f"seed{self.seed}"])
+        return run_name("nasi", self, NasiSettings(space=self.space))
 
     def layer_config(self) -> LayerConfig:
         """Initialisation and normalisation of all layers."""

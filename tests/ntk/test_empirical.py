@@ -284,3 +284,20 @@ def test_cotangents_are_checked_before_anything_runs():
             *dense_network(jax.random.key(34)), dense_data(jax.random.key(35)), outputs="label"
         )
     assert output_cotangents("test", "sum", 2, 3, None).shape == (2, 1, 3)
+
+
+def test_the_next_kernel_of_a_network_compiles_nothing():
+    apply_fn, params = dense_network(jax.random.key(36))
+    num_traced = 0
+
+    def counted(params, x):
+        nonlocal num_traced
+        num_traced += 1
+        return apply_fn(params, x)
+
+    empirical_ntk(counted, params, dense_data(jax.random.key(37)))
+    first = num_traced
+    x = dense_data(jax.random.key(38))
+    got = empirical_ntk(counted, params, x)
+    assert num_traced - first == 2  # the two forward passes that check for coupling
+    assert_same(got.matrix, reference(apply_fn, params, x, "trace"), "float32")

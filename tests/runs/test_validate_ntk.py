@@ -1,0 +1,192 @@
+"""Validation runs: their numbers by another way, what they leave, and interruption."""
+
+import csv
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nasjax.errors import InputError
+from nasjax.networks import LayerConfig, static_network
+from nasjax.ntk import empirical_ntk
+from nasjax.runs import ValidationSettings, run_validation
+from nasjax.runs.validation_summary import summarise
+from nasjax.spaces import get_space
+
+TINY = ValidationSettings(
+    num_architectures=4, batch_sizes=(2, 4), channels=2, widths=(2, 3), num_infinite=3
+)
+FILES = ["validation.csv", "validation.json", "validation.png", "validation.svg", "history.jsonl"]
+
+
+class StoppedError(Exception):
+    """Raised in the middle of a run."""
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("validation")
+    seen = []
+    result = run_validation(TINY, folder, on_step=lambda *step: seen.append(step[:3]))
+    return folder, result, seen
+
+
+def test_it_leaves_a_table_a_record_and_a_picture(whole_run):
+    folder, result, seen = whole_run
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [*FILES, "settings.json", ".lock"]
+    )
+    assert seen == [
+        *(("approximations", step, 4) for step in range(5)),
+        *(("widths", step, 3) for step in range(4)),
+    ]
+    with (folder / "validation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["architecture"] for row in rows] == [row["architecture"] for row in result.rows]
+    assert list(rows[0])[:3] == ["index", "architecture", "exact"]
+    for row, expected in zip(rows, result.rows, strict=True):
+        assert float(row["exact"]) == expected["exact"]
+        assert float(row["batch_loss_4"]) == expected["batch_loss_4"]
+    assert [bool(row["infinite"]) for row in rows] == [True, True, True, False]
+    record = json.loads((folder / "validation.json").read_text())
+    assert record["settings"]["batch_sizes"] == [2, 4]
+    assert record["summary"]["num_failed"] == 0
+    assert record["versions"]["jax"] == jax.__version__
+    assert result.num_run == 7
+
+
+def test_exact_trace_norms_are_those_of_the_static_network(whole_run):
+    _, result, _ = whole_run
+    from nasjax.runs import validate_ntk as module
+
+    space = get_space("nasbench201")
+    names = ("data", "batch", "params", "archs", "labels", "images", "signs", "widths")
+    keys = dict(zip(names, jax.random.split(jax.random.key(0), 8), strict=True))
+    data = module._load(TINY, keys)
+    config = LayerConfig("lecun", "none")
+    _, params = module._network(
+        *(TINY, space, data, keys["params"]), channels=2, num_cells=1, config=config
+    )
+    row = result.rows[1]
+    genotype = space.from_string(row["architecture"])
+    network = static_network("nasbench201", genotype, channels=2, num_cells=1, config=config)
+    used = jax.eval_shape(network.init, jax.random.key(1), data.x)["params"]
+    chosen = _restrict(params, used)
+    kernel = empirical_ntk(
+        lambda params, x: network.apply({"params": params}, x), chosen, data.x, dtype="float64"
+    )
+    assert row["exact"] == pytest.approx(np.trace(kernel.matrix), rel=1e-5)
+    # The mean of many random estimates, and eq. 12 by the definition.
+    outputs = lambda params: network.apply({"params": params}, data.x)  # noqa: E731
+
+    def loss(params):
+        return -jnp.mean(jax.nn.log_softmax(outputs(params))[jnp.arange(4), data.y])
+
+    gradient = jax.grad(loss)(chosen)
+    squares = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient))
+    assert row["batch_loss_4"] == pytest.approx(4 * squares, rel=1e-4)
+
+
+def _restrict(params, shapes):
+    """The parameters that a static network shares with the one-shot network."""
+    if not isinstance(shapes, dict):
+        return params
+    return {name: _restrict(params[name], tree) for name, tree in shapes.items()}
+
+
+@pytest.mark.parametrize(("phase", "step"), [("approximations", 2), ("widths", 1)])
+def test_interruption_changes_nothing(whole_run, tmp_path, phase, step):
+    folder, _, _ = whole_run
+
+    def stop(seen_phase, seen_step, num_steps, record):
+        if (seen_phase, seen_step) == (phase, step) and record:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_validation(TINY, tmp_path, on_step=stop)
+    with (tmp_path / "history.jsonl").open("a") as file:
+        file.write('{"phase": "approxim')  # a line that a crash left unfinished
+    run_validation(TINY, tmp_path)
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_a_finished_run_is_not_repeated(whole_run):
+    folder, result, _ = whole_run
+    steps = []
+    again = run_validation(TINY, folder, on_step=lambda *step: steps.append(step))
+    assert (steps, again.num_run, again.rows) == ([], 0, result.rows)
+
+
+def test_more_architectures_keep_the_first(whole_run, tmp_path):
+    _, result, _ = whole_run
+    settings = dataclasses.replace(TINY, num_architectures=3, widths=(), batch_sizes=(4,))
+    fewer = run_validation(settings, tmp_path)
+    assert [row["architecture"] for row in fewer.rows] == [
+        row["architecture"] for row in result.rows[:3]
+    ]
+    assert fewer.rows[0]["exact"] == pytest.approx(result.rows[0]["exact"])
+    assert fewer.summary["widths"] == {}
+
+
+def test_batch_statistics_are_gone_through(tmp_path):
+    settings = dataclasses.replace(
+        TINY, num_architectures=3, batch_sizes=(3,), normalization="batch", widths=()
+    )
+    result = run_validation(settings, tmp_path)
+    for row in result.rows:
+        assert 0 < row["batch_loss_3"] <= row["summed_loss_3"] <= 2 * row["exact"]
+
+
+def test_failed_networks_are_counted_and_left_out():
+    row = {"exact": 1.0, "random_labels": 1.0, "random_data": 1.0}
+    names = ("summed_loss", "batch_loss", "random_outputs")
+    rows = [
+        {"phase": "approximations", "architecture": "a"}
+        | {name: value * (1 + index) for name, value in row.items()}
+        | {f"{name}_2": 1.0 + index for name in names}
+        for index in range(4)
+    ]
+    rows.append(rows[0] | {"exact": None, "summed_loss_2": 1e9})
+    summary = summarise(rows, [], (2,), ())
+    assert (summary["num_architectures"], summary["num_failed"]) == (5, 1)
+    assert summary["approximations"]["summed_loss"][2]["pearson"]["value"] == pytest.approx(1.0)
+    with pytest.raises(InputError, match="3 of 3 trace norms must be finite, got 2"):
+        summarise([rows[0], rows[1], rows[4]], [], (2,), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"space": "darst"}, "--space: unknown space 'darst'. Did you mean 'darts'"),
+        ({"space": "mlp"}, "--space: unknown space 'mlp'"),
+        ({"num_architectures": 2}, "--num-architectures: must be 3 to 7812, got 2"),
+        ({"num_architectures": 9999}, "--num-architectures: must be 3 to 7812"),
+        (
+            {"batch_sizes": (8, 4)},
+            "--batch-sizes: must be ascending numbers of at least 2, got 8,4",
+        ),
+        ({"batch_sizes": (1, 4)}, "--batch-sizes: must be ascending numbers of at least 2"),
+        ({"batch_sizes": ()}, "--batch-sizes: must be numbers, got none"),
+        ({"widths": (8, 8)}, "--widths: must be ascending"),
+        ({"num_infinite": 101}, "--num-infinite: must be 3 to 100, got 101"),
+        ({"channels": 0}, "--channels: must be 1 to 1024, got 0"),
+        ({"initialization": "kaiming"}, "--initialization: unknown"),
+        ({"normalization": "layer"}, "--normalization: unknown"),
+        ({"seed": -1}, "--seed: must be in 0"),
+    ],
+)
+def test_bad_settings(change, message):
+    with pytest.raises(InputError, match=message):
+        ValidationSettings(**change)
+
+
+def test_a_batch_beyond_the_data_is_refused(tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.zeros((5, 8, 8, 3), np.float32), y=np.arange(5))
+    settings = ValidationSettings(data=f"npz:{tmp_path / 'data.npz'}", batch_sizes=(4, 8))
+    with pytest.raises(InputError, match="--batch-sizes: must be at most the 5 images"):
+        run_validation(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
