@@ -15,7 +15,8 @@ from rich.table import Table
 
 import nasjax
 from nasjax.errors import InputError, unknown_name
-from nasjax.spaces import SPACES, get_space
+from nasjax.spaces import SPACES, get_space, mlp_space
+from nasjax.spaces.mlp import ACTIVATION_NAMES
 
 app = typer.Typer(
     name="nasjax",
@@ -41,7 +42,7 @@ _TABLE_NAME = "nb201_accuracies.csv.gz"
 def main() -> None:
     """Runs the command line; what the user can mend ends in one line and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="nasjax", standalone_mode=False)
         if code == _INTERRUPTED:  # typer's own answer to Ctrl-C
             _say_stopped()
     except (InputError, OSError) as error:
@@ -374,7 +375,8 @@ def show(
     architecture: Annotated[
         str,
         typer.Argument(
-            help="NAS-Bench-201 string or index, DARTS genotype, the folder or the "
+            help="NAS-Bench-201 string or index, DARTS genotype, activations and skips such as "
+            "'relu|tanh+skip|relu', the folder or the "
             "architecture.json of a run, or a file that holds one of these."
         ),
     ],
@@ -389,7 +391,7 @@ def show(
     from nasjax.evaluation import draw_cells
 
     name, text = _recognise(architecture, space)
-    chosen = get_space(name)
+    chosen = mlp_space(text.count("|") + 2) if name == "mlp" else get_space(name)
     genotype = chosen.from_string(text)
     graphs = chosen.describe(genotype)
     if not out.parent.is_dir():
@@ -429,6 +431,8 @@ def _recognise(architecture: str, space: str | None) -> tuple[str, str]:
         if "architecture" in record:
             return space or record.get("space", "nasbench201"), str(record["architecture"])
     told = "darts" if text.startswith("{") or "Genotype" in text else "nasbench201"
+    if text.split("|")[0].split("+")[0].strip() in ACTIVATION_NAMES:
+        told = "mlp"
     if space == "darts" and text.isdigit():
         raise InputError(f"show: only NAS-Bench-201 has indices, got {text} for --space darts.")
     return space or told, text

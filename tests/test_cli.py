@@ -144,6 +144,14 @@ def test_show_darts(run, tmp_path):
     assert (tmp_path / "v2.svg").exists()
 
 
+def test_show_mlp(run, tmp_path):
+    code, out, err = run("show", "relu|tanh+skip|swish", "--out", tmp_path / "mlp")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "relu|tanh+skip|swish"
+    assert out.count("tanh") == 1 + 1  # in the notation and on its edge
+    assert (tmp_path / "mlp.png").exists()
+
+
 def test_show_reads_files(run, tmp_path):
     (tmp_path / "cell.txt").write_text(CELL + "\n")
     assert run("show", "cell.txt")[1].splitlines()[0] == CELL
@@ -222,6 +230,8 @@ NASI = ("search", "nasi", "--channels", "2", "--cells", "1", "--batch-size", "4"
         ([*NASI, "--normalization", "layer"], "--normalization: unknown normalisation"),
         (["show"], "Missing argument 'architecture'"),
         (["show", CELL[:-9]], "nasbench201"),
+        (["show", "relu|tnah"], "Did you mean 'tanh'"),
+        (["show", "relu+skip|tanh"], "mlp.from_string"),
         (["show", CELL + "+" + CELL], "nasbench201"),
         (["show", CELL * 500], "characters"),
         (["show", CELL.replace("nor_conv_1x1~2", "nor_conv_1x1~1")], "~1"),

@@ -5,7 +5,10 @@ import re
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
+
+from nasjax.ntk import spectrum
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -52,6 +55,22 @@ def test_notebook_runs(path, monkeypatch, tmp_path):
     names = {}
     for number, cell in enumerate(code_cells(path)):
         exec(compile("".join(cell["source"]), f"{path.name}[{number}]", "exec"), names)
+    CHECKS[path.name](names)
+    matplotlib.pyplot.close("all")
+
+
+def check_validation(names):
+    assert names["exact"] == pytest.approx(np.trace(names["ntk"].matrix), rel=1e-4)
+    assert spectrum(names["twice"].matrix).failure == "singular"
+    assert names["traces"][-1] == pytest.approx(names["limits"]["exact"], rel=0.2)
+    assert names["limits"]["exact"] > 2 * names["limits"]["independent"]
+    ratio = names["eigenvalues"]["lemma1"] / names["eigenvalues"]["exact"]
+    assert 0.3 < ratio.min() < ratio.max() < 1.1
+
+
+def check_nasi(names):
     assert names["space"].is_connected(names["selected"])
     assert abs(names["difference"]).max() < 1e-4
-    matplotlib.pyplot.close("all")
+
+
+CHECKS = {"01_validate_ntk.ipynb": check_validation, "02_nasi.ipynb": check_nasi}

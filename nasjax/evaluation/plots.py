@@ -38,6 +38,12 @@ _STYLES = {
     "max_pool_3x3": (PURPLE, (0, (4, 1.2))),
     "avg_pool_3x3": (GREEN, (0, (4, 1.2))),
     "skip_connect": (GREY, (0, (1.2, 1.2))),
+    "relu": (BLUE, "solid"),
+    "leaky_relu": (SKY, "solid"),
+    "sigmoid": (PURPLE, "solid"),
+    "tanh": (VERMILION, "solid"),
+    "swish": (GREEN, "solid"),
+    "skip": (GREY, (0, (1.2, 1.2))),
     "": ("#9A9A9A", "solid"),
 }
 _PASSED_ON = "passed on as it is"

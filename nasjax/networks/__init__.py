@@ -9,6 +9,7 @@ from nasjax.errors import InputError, unknown_name
 from nasjax.networks.darts import DartsNetwork, DartsOneShot
 from nasjax.networks.initial import init_params
 from nasjax.networks.layers import INITIALIZATIONS, NORMALIZATIONS, LayerConfig
+from nasjax.networks.mlp import MLP_INITIALIZATIONS, MlpNetwork, MlpOneShot
 from nasjax.networks.nasbench201 import NasBench201Network, NasBench201OneShot
 
 
@@ -26,6 +27,7 @@ class NetworkFamily(NamedTuple):
 
 NETWORKS = {
     "darts": NetworkFamily(DartsOneShot, DartsNetwork),
+    "mlp": NetworkFamily(MlpOneShot, MlpNetwork),
     "nasbench201": NetworkFamily(NasBench201OneShot, NasBench201Network),
 }
 
@@ -42,7 +44,7 @@ def one_shot_network(space: str, **kwargs) -> nn.Module:
     Args:
       space: a key of ``NETWORKS``.
       **kwargs: attributes of the module: ``num_classes``, ``channels``, ``num_cells``, ``config``,
-        ``mixture``.
+        ``mixture``; of ``mlp``: ``num_outputs``, ``width``, ``initialization``.
 
     Returns:
       A module; ``module.apply({"params": params}, weights, x) -> [batch, classes]``.
@@ -59,7 +61,8 @@ def static_network(space: str, genotype: np.ndarray, **kwargs) -> nn.Module:
     Args:
       space: a key of ``NETWORKS``.
       genotype: integers of the space's ``genotype_shape``.
-      **kwargs: attributes of the module: ``num_classes``, ``channels``, ``num_cells``, ``config``.
+      **kwargs: attributes of the module: ``num_classes``, ``channels``, ``num_cells``, ``config``;
+        of ``mlp``: ``num_outputs``, ``width``, ``initialization``.
 
     Returns:
       A module; ``module.apply({"params": params}, x) -> [batch, classes]``.
@@ -81,11 +84,14 @@ def _nested_tuple(array: np.ndarray):
 
 __all__ = [
     "INITIALIZATIONS",
+    "MLP_INITIALIZATIONS",
     "NETWORKS",
     "NORMALIZATIONS",
     "DartsNetwork",
     "DartsOneShot",
     "LayerConfig",
+    "MlpNetwork",
+    "MlpOneShot",
     "NasBench201Network",
     "NasBench201OneShot",
     "NetworkFamily",

@@ -26,6 +26,7 @@ from nasjax.ntk.gradients import (
     flax_apply_fn,
     output_gradients,
 )
+from nasjax.ntk.mlp_kernel import MLP_METHODS, mlp_ntk
 from nasjax.ntk.spectrum import FAILURES, Spectrum, spectrum
 from nasjax.ntk.trace_norm import (
     TraceEstimate,
@@ -40,6 +41,7 @@ __all__ = [
     "COUPLINGS",
     "FAILURES",
     "METHODS",
+    "MLP_METHODS",
     "OUTPUTS",
     "ActivationConstants",
     "Bounds",
@@ -57,6 +59,7 @@ __all__ = [
     "lambda_min_bounds",
     "linear_cell_ntk_scales",
     "loss_bound",
+    "mlp_ntk",
     "ntk_matrix",
     "output_gradients",
     "per_example_traces",

@@ -10,7 +10,6 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -21,8 +20,8 @@ from typing import Any
 import jax
 import jax.core
 import jax.extend.core
-import jax.extend.source_info_util
 import jax.numpy as jnp
+import scipy.linalg
 from jax.interpreters import ad
 
 _BRIDGED_VERSION = "0.6.5"
@@ -38,9 +37,9 @@ def neural_tangents() -> ModuleType:
     ``neural_tangents.experimental``, which needs it, is left out. Later calls cost nothing. A
     release other than 0.6.5 is imported as it is.
 
-    What the package says about a user's network passes: `stax.FanInSum` always warns that it takes
-    its branches for independent, the structured derivatives warn of a primitive without a rule of
-    its own, and implementation ``AUTO`` prints the operations that each implementation needs.
+    What the package says about a user's network is not silenced: ``stax.FanInSum`` always warns
+    that it takes its branches for independent, the structured derivatives warn of a primitive
+    without a rule, and implementation ``AUTO`` prints the operations that each one needs.
 
     Returns:
       The module: ``neural_tangents().empirical_ntk_fn``, ``.stax``, ``.predict``, ``.batch``.
@@ -52,7 +51,7 @@ def neural_tangents() -> ModuleType:
     Example:
       >>> nt = neural_tangents()
       >>> kernel_fn = nt.empirical_ntk_fn(lambda w, x: x @ w)
-      >>> kernel_fn(jnp.eye(2), None, jnp.ones((2, 1)))[..., 0, 0]  # x x^T
+      >>> kernel_fn(jnp.eye(2), None, jnp.ones((2, 1)))  # x x^T
       Array([[1., 0.],
              [0., 1.]], dtype=float32)
 
@@ -137,12 +136,14 @@ def _strict_zip(*sequences) -> list[tuple]:
 
 def _mend_structured_derivatives(empirical: ModuleType) -> None:
     """Structured derivatives, and the choice of an implementation, with today's JAX."""
-    # Internals of JAX, in its module for authors of primitives; what is not here is not used.
+    from jax.extend import source_info_util
+
+    # Internals of JAX, from its modules for authors of primitives; one that is missing fails here.
     empirical.ad = SimpleNamespace(
         add_tangents=ad.add_tangents,
         is_undefined_primal=ad.is_undefined_primal,
         primitive_jvps=ad.primitive_jvps,
-        source_info_util=jax.extend.source_info_util,
+        source_info_util=source_info_util,
         # Its own run-time checks call functions that JAX no longer has.
         config=SimpleNamespace(jax_enable_checks=False),
     )
@@ -166,11 +167,7 @@ def _mend_structured_derivatives(empirical: ModuleType) -> None:
 
 
 def _mend_learning_rate(predict: ModuleType) -> None:
-    """``max_learning_rate`` with a SciPy that has renamed ``eigvals`` to ``subset_by_index``."""
-    import scipy.linalg
-
-    if "eigvals" in inspect.signature(scipy.linalg.eigvalsh).parameters:
-        return
+    """``max_learning_rate``, for which SciPy has renamed ``eigvals`` to ``subset_by_index``."""
 
     def eigvalsh(matrix, *, eigvals):
         return scipy.linalg.eigvalsh(matrix, subset_by_index=eigvals)
@@ -231,22 +228,22 @@ def _transpose_equation(equation, cotangent, *operands) -> list:
     """
     if equation is None:  # an output that is an input
         return [cotangent]
-    is_linear = [ad.is_undefined_primal(operand) for operand in operands]
 
     def bind(*linear):
         linear = iter(linear)
-        return equation.primitive.bind(
-            *(next(linear) if is_lin else _value(x) for x, is_lin in zip(operands, is_linear)),
-            **equation.params,
-        )
+        values = [
+            next(linear) if ad.is_undefined_primal(operand) else _value(operand)
+            for operand in operands
+        ]
+        return equation.primitive.bind(*values, **equation.params)
 
     shapes = [
-        jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype)
-        for x, is_lin in zip(operands, is_linear, strict=True)
-        if is_lin
+        jax.ShapeDtypeStruct(operand.aval.shape, operand.aval.dtype)
+        for operand in operands
+        if ad.is_undefined_primal(operand)
     ]
     cotangents = iter(jax.linear_transpose(bind, *shapes)(cotangent))
-    return [next(cotangents) if is_lin else None for is_lin in is_linear]
+    return [next(cotangents) if ad.is_undefined_primal(operand) else None for operand in operands]
 
 
 def _value(operand):
@@ -257,7 +254,6 @@ def _value(operand):
 
 
 def _num_flops(fn, optimize: bool, *args, **kwargs) -> float:
-    """Operations of a program by XLA's count, which came in a list once and does no more."""
+    """Operations of a program by XLA's count, which came inside a list once."""
     stage = jax.jit(fn).lower(*args, **kwargs)
-    analysis = (stage.compile() if optimize else stage).cost_analysis()
-    return (analysis[0] if isinstance(analysis, list) else analysis)["flops"]
+    return (stage.compile() if optimize else stage).cost_analysis()["flops"]

@@ -270,6 +270,15 @@ def _leaf_gram(a, b, num_shards: int):
     total = jnp.matmul(*_in_float64(rest[0], rest[1].T))
     if not num_steps:
         return total
+    if num_shards == 1:
+
+        def add_slice(i, total):
+            left, right = _in_float64(
+                *(lax.dynamic_slice_in_dim(array, i * step, step, 1) for array in (a, b))
+            )
+            return total + left @ right.T
+
+        return lax.fori_loop(0, num_steps, add_slice, total)
     # Each device keeps a part of the columns, so that what is exchanged is rows x rows.
     a, b = (
         array[:, : num_steps * step].reshape(len(array), num_shards, num_steps, _CHUNK)

@@ -93,7 +93,7 @@ def cell_network_ntk(
       x2: ``[batch2, height, width, image_channels]``, or None for the kernel of ``x`` with itself.
       num_cells: cells a stage.
       input_node: the node that is fed from outside.
-      output_node: the node that leaves the cell.
+      output_node: the node that leaves the cell; zero if no edge enters it.
       method: a key of ``METHODS``; any but ``"exact"`` is there to be compared with it.
       memory_budget_bytes: most memory, as ``cell_network_memory_bytes`` forecasts it.
 
@@ -210,7 +210,7 @@ def _reduction_kernel(kernel: PixelKernel, pairs: Pairs) -> PixelKernel:
 
 
 def _node_terms(where: str, edges: Edges, input_node: str, method: str) -> dict[str, _Terms]:
-    """Every node that has sources."""
+    """The terms of every node; none for a node that is always zero."""
     known = {"none", *CONVOLUTIONS, *POOLS}
     parents: dict[str, list[int]] = {input_node: []}
     for number, (source, target, operation) in enumerate(edges):

@@ -19,22 +19,24 @@ from nasjax.ntk.gradients import (
     output_cotangents,
     output_gradients,
 )
-from nasjax.ntk.other_routes import ROUTES, other_ntk
+from nasjax.ntk.other_routes import ROUTES, is_dense, other_ntk
 from nasjax.types import PyTree
 
-METHODS = ("blocks", *ROUTES)
-"""Ways to the same kernel: ours, in blocks of Jacobian rows, and those of ``ROUTES``."""
+METHODS = ("auto", "blocks", *ROUTES)
+"""Ways to the same kernel: ours, in blocks of Jacobian rows, and those of ``ROUTES``. ``"auto"``
+takes neural-tangents' structured derivatives for networks of dense layers, else ``"blocks"``."""
 
 
 class EmpiricalNtk(NamedTuple):
     """A kernel and what it was computed from.
 
     Attributes:
-      matrix: ``[rows, rows]`` float64, in (output / parameter)^2. Rows are examples, or for
-        ``outputs="all"`` example x output with the output running fastest.
+      matrix: ``[rows, rows]`` in (output / parameter)^2, float64 for ``"blocks"``, else in the type
+        that was computed in. Rows are examples, or for ``outputs="all"`` example x output with the
+        output running fastest.
       outputs: a key of ``OUTPUTS``.
       coupling: a key of ``COUPLINGS``.
-      method: one of ``METHODS``.
+      method: one of ``METHODS``, never ``"auto"``.
       num_duplicates: examples that equal an earlier one; each makes the kernel singular.
       plan: how it was computed; None for other methods than ``"blocks"``.
     """
@@ -94,7 +96,7 @@ def empirical_ntk(
     outputs: str = "trace",
     labels: Int[Array, " batch"] | None = None,
     coupling: str = "none",
-    method: str = "blocks",
+    method: str = "auto",
     dtype: str | None = None,
     memory_budget_bytes: int = 2**30,
     devices: Sequence[jax.Device] | None = None,
@@ -103,10 +105,11 @@ def empirical_ntk(
 
     .. math:: \Theta_{(i, k), (j, l)} = \nabla_\theta f_k(x_i) \cdot \nabla_\theta f_l(x_j)
 
-    Gradients are computed in blocks of rows that fit the budget. Products of gradients are summed
-    in float64, also where the gradients are float32, so that the kernel is positive semi-definite
-    to 1e-16 and its smallest eigenvalue is as good as the gradients; with ``dtype="float64"`` these
-    are, too.
+    ``"blocks"`` computes gradients in blocks of rows that fit the budget and sums their products in
+    float64, also where the gradients are float32: the kernel is then positive semi-definite to
+    1e-16, and its smallest eigenvalue as good as the gradients. Other ways have float32 products
+    where the network is float32. For eigenvalues below 1e-5 of the largest, use
+    ``dtype="float64"``, which computes everything in it.
 
     Args:
       apply_fn: ``(params, x) -> [batch, outputs]``, deterministic.
@@ -115,11 +118,11 @@ def empirical_ntk(
       outputs: a key of ``OUTPUTS``.
       labels: ``[batch]`` integers, for ``outputs="label"``.
       coupling: a key of ``COUPLINGS``: how batch statistics are treated.
-      method: ``"blocks"``, or another way to the same numbers, see ``ROUTES``.
+      method: one of ``METHODS``.
       dtype: ``"float64"`` computes everything in float64; None in the types at hand.
-      memory_budget_bytes: most memory for gradients, all devices together.
-      devices: spreads examples over them; None takes the default device. With
-        ``coupling="none"`` and ``"blocks"`` only.
+      memory_budget_bytes: most memory for gradients, all devices together; for ``"blocks"``.
+      devices: spreads examples over them, by ``"blocks"`` and for ``coupling="none"``; None takes
+        the default device.
 
     Returns:
       The kernel. Cost: ``num_gradients`` of the plan, and ``rows^2 params`` multiplications.
@@ -154,6 +157,9 @@ def empirical_ntk(
         raise unknown_name(where, "method", method, METHODS)
     x, num_outputs = check_network(where, apply_fn, params, x, coupling=coupling)
     cotangents = output_cotangents(where, outputs, len(x), num_outputs, labels)
+    if method == "auto":
+        is_structured = coupling == "none" and devices is None and is_dense(apply_fn, params, x)
+        method = "structured_derivatives" if is_structured else "blocks"
     plan = None
     if method == "blocks":
         if devices is not None and coupling != "none":

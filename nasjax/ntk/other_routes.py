@@ -1,6 +1,7 @@
 """Other ways to an empirical kernel: one whole Jacobian, and neural-tangents' implementations."""
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -19,6 +20,43 @@ _NEURAL_TANGENTS = {
 ROUTES = ("jacrev", *_NEURAL_TANGENTS)
 """``jax.jacrev`` of the whole batch, and neural-tangents' implementations by their names there."""
 
+_DENSE_PRIMITIVES = frozenset(
+    "abs add add_any broadcast_in_dim concatenate convert_element_type copy custom_jvp_call div "  # noqa: SIM905
+    "dot_general eq erf exp exp2 expm1 ge gt integer_pow jit le log log1p logistic lt max min mul "
+    "ne neg pjit pow reduce_max reduce_sum reshape rsqrt select_n sign slice sqrt square squeeze "
+    "stop_gradient sub tanh transpose".split()  # noqa: SIM905
+)
+"""What a network of dense layers, elementwise functions and sums is made of."""
+
+
+def is_dense(apply_fn: ApplyFn, params: PyTree, x: Array) -> bool:
+    """Whether a network has no other layers with parameters than dense ones, by its program.
+
+    For these neural-tangents' structured derivatives need no gradients of single outputs at all.
+
+    Args:
+      apply_fn: ``(params, x) -> [batch, outputs]``.
+      params: its parameters.
+      x: ``[batch, ...]``.
+
+    Returns:
+      True if every operation in it is one of a dense network's.
+    """
+    return _primitives(jax.make_jaxpr(apply_fn)(params, x).jaxpr) <= _DENSE_PRIMITIVES
+
+
+def _primitives(jaxpr) -> set[str]:
+    names = {equation.primitive.name for equation in jaxpr.eqns}
+    for equation in jaxpr.eqns:
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(value):
+                names |= _primitives(getattr(value, "jaxpr", value))
+    return names
+
+
+def _is_jaxpr(value) -> bool:
+    return isinstance(value, jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr)
+
 
 def other_ntk(
     where: str,
@@ -30,7 +68,7 @@ def other_ntk(
     outputs: str,
     coupling: str,
 ) -> Float[np.ndarray, "rows rows"]:
-    """The kernel by one of ``ROUTES``, in the type of the parameters; converted to float64.
+    """The kernel by one of ``ROUTES``, in the type of the parameters.
 
     Args:
       where: the function that was called, for messages.
@@ -65,7 +103,7 @@ def other_ntk(
             leaves = [as_rows(j, is_traced=outputs == "trace") for j in jax.tree.leaves(jacobian)]
             return sum(jnp.matmul(j, j.T, precision="highest") for j in leaves)
 
-        return np.asarray(kernel_fn(params, x, cotangents), np.float64)
+        return np.asarray(kernel_fn(params, x, cotangents))
     from nasjax.ntk._neural_tangents import neural_tangents
 
     nt = neural_tangents()
@@ -77,7 +115,7 @@ def other_ntk(
         implementation=nt.NtkImplementation[_NEURAL_TANGENTS[method]],
     )
     inputs = x if is_whole else (x, cotangents)
-    kernel = np.asarray(jax.jit(kernel_fn)(inputs, None, params), np.float64)
+    kernel = np.asarray(jax.jit(kernel_fn)(inputs, None, params))
     if outputs == "trace":
         return kernel * cotangents.shape[1]  # neural-tangents takes the mean
     num_rows = kernel.shape[0] * kernel.shape[2]

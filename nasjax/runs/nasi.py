@@ -32,7 +32,7 @@ from nasjax.search import (
     optimal_logits,
     zero_logits,
 )
-from nasjax.spaces import SPACES, Space, get_space
+from nasjax.spaces import Space, get_space
 from nasjax.spaces.nasbench201 import official_index
 
 IMAGE_SIZE = 32
@@ -97,7 +97,7 @@ class NasiSettings:
     """Everything that the result of a NASI run depends on.
 
     Attributes:
-      space: a key of ``spaces.SPACES``.
+      space: a key of ``DEFAULTS``.
       data: what ``data.load_data`` takes: ``random``, ``digits``, ``npz:PATH`` ...
       labels: ``"true"`` or ``"random"``.
       steps: ``T``, gradients that are averaged.
@@ -133,8 +133,8 @@ class NasiSettings:
 
     def __post_init__(self):
         """Fills in the space's defaults and checks every value."""
-        if self.space not in SPACES:
-            raise unknown_name("--space", "space", self.space, SPACES)
+        if self.space not in DEFAULTS:
+            raise unknown_name("--space", "space", self.space, DEFAULTS)
         defaults = DEFAULTS[self.space]._asdict()
         for name in ("steps", "batch_size", "channels", "cells", "nu_mode", "mu"):
             if getattr(self, name) is None:

@@ -117,11 +117,6 @@ class ValidationSettings:
         return run_name("validate-ntk", self, ValidationSettings(space=self.space))
 
     @property
-    def coupling(self) -> str:
-        """How the examples of a batch act on each other."""
-        return "none" if self.normalization == "none" else "exact"
-
-    @property
     def num_widths(self) -> int:
         """Architectures that are compared with infinite width."""
         return self.num_infinite if self.space == "nasbench201" and self.widths else 0
@@ -255,113 +250,103 @@ def _draws(space: Space, key) -> Iterator[np.ndarray]:
         block += 1
 
 
-def _network(settings: ValidationSettings, space: Space, data: _Data, key, **kwargs):
-    """``(apply_fn(params, weights, x), params)`` of the one-shot network."""
-    network = one_shot_network(settings.space, num_classes=data.num_classes, **kwargs)
-    params = init_params(key, network, zero_logits(space.decisions), data.x[:2])
-    return lambda params, weights, x: network.apply({"params": params}, weights, x), params
+class _Programs(NamedTuple):
+    """Compiled functions of ``(weights, params, x, ...)`` for every architecture of a space."""
+
+    network: Any
+    traces: Callable
+    approximations: Callable
+    batch_loss: Callable
+
+
+@functools.lru_cache(maxsize=16)
+def _programs(
+    space: str, num_classes: int, channels: int, num_cells: int, config: LayerConfig
+) -> _Programs:
+    """Compiled once a process, whatever the data and the seed."""
+    network = one_shot_network(
+        space, num_classes=num_classes, channels=channels, num_cells=num_cells, config=config
+    )
+    coupling = "none" if config.normalization == "none" else "exact"
+
+    def bound(weights):
+        return lambda params, x: network.apply({"params": params}, weights, x)
+
+    def traces(weights, params, x):
+        return per_example_traces(bound(weights), params, x, coupling=coupling, outputs_at_once=1)
+
+    def approximations(weights, params, x, y, key):
+        num_draws = 1 if coupling == "none" else _NUM_DRAWS
+        estimate = random_trace_norm(
+            key, bound(weights), params, x, coupling=coupling, num_draws=num_draws
+        )
+        summed = summed_loss_trace_norm(bound(weights), params, x, y, coupling=coupling)
+        return summed, batch_loss(weights, params, x, y), *estimate
+
+    def batch_loss(weights, params, x, y):
+        return batch_loss_trace_norm(bound(weights), params, x, y)
+
+    return _Programs(network, jax.jit(traces), jax.jit(approximations), jax.jit(batch_loss))
 
 
 def _approximations(settings, space: Space, data: _Data, keys) -> Callable:
     """``(genotype) -> numbers``: exact trace norm and approximations of one architecture."""
     config = LayerConfig(settings.initialization, settings.normalization)
-    apply_fn, params = _network(
-        settings,
-        space,
-        data,
-        keys["params"],
-        channels=settings.channels,
-        num_cells=settings.cells,
-        config=config,
+    programs = _programs(
+        settings.space, data.num_classes, settings.channels, settings.cells, config
     )
-    coupling = settings.coupling
+    params = _params(programs, space, keys["params"], data.x)
     random_y = jax.random.randint(keys["labels"], data.y.shape, 0, data.num_classes)
     random_x = jax.random.normal(keys["images"], data.x.shape)
-
-    def exact(weights, params, x):
-        return per_example_traces(
-            functools.partial(_one, apply_fn, weights),
-            params,
-            x,
-            coupling=coupling,
-            outputs_at_once=1,
-        )
-
-    def approximate(weights, params, x, y, key):
-        run = functools.partial(_one, apply_fn, weights)
-        num_draws = 1 if coupling == "none" else _NUM_DRAWS
-        estimate = random_trace_norm(key, run, params, x, coupling=coupling, num_draws=num_draws)
-        return {
-            "summed_loss": summed_loss_trace_norm(run, params, x, y, coupling=coupling),
-            "batch_loss": batch_loss_trace_norm(run, params, x, y),
-            "random_outputs": estimate.value,
-            "random_outputs_error": estimate.standard_error,
-        }
-
-    exact, approximate = jax.jit(exact), jax.jit(approximate)
-    batch_loss = jax.jit(
-        lambda weights, params, x, y: batch_loss_trace_norm(
-            functools.partial(_one, apply_fn, weights), params, x, y
-        )
-    )
+    names = ("summed_loss", "batch_loss", "random_outputs", "random_outputs_error")
 
     def measure(genotype):
         weights = space.one_hot(jnp.asarray(genotype))
-        numbers = {"exact": exact(weights, params, data.x).sum()}
+        numbers = {"exact": programs.traces(weights, params, data.x).sum()}
         for size in settings.batch_sizes:
+            x, y = data.x[:size], data.y[:size]
             key = jax.random.fold_in(keys["signs"], size)
-            found = approximate(weights, params, data.x[:size], data.y[:size], key)
-            numbers |= {f"{name}_{size}": value for name, value in found.items()}
-        numbers["random_labels"] = batch_loss(weights, params, data.x, random_y)
-        numbers["random_data"] = batch_loss(weights, params, random_x, random_y)
+            found = programs.approximations(weights, params, x, y, key)
+            numbers |= {f"{name}_{size}": value for name, value in zip(names, found, strict=True)}
+        numbers["random_labels"] = programs.batch_loss(weights, params, data.x, random_y)
+        numbers["random_data"] = programs.batch_loss(weights, params, random_x, random_y)
         return {name: float(value) for name, value in numbers.items()}
 
     return measure
 
 
-def _one(apply_fn, weights, params, x):
-    return apply_fn(params, weights, x)
+def _params(programs: _Programs, space: Space, key, x):
+    return init_params(key, programs.network, zero_logits(space.decisions), x[:2])
 
 
 def _widths(settings, space: Space, data: _Data, keys) -> Callable:
     """``(genotype) -> numbers``: trace norms at finite and at infinite width."""
-    shape = (_INFINITE_EXAMPLES, _INFINITE_IMAGE_SIZE, _INFINITE_IMAGE_SIZE, 3)
-    size = IMAGE_SIZE // _INFINITE_IMAGE_SIZE
-    x = data.x[: shape[0]].reshape(-1, shape[1], size, shape[2], size, shape[3]).mean((2, 4))
-    small = data._replace(x=x)
-    networks = {
-        width: _network(
-            settings,
-            space,
-            small,
-            jax.random.fold_in(keys["widths"], width),
-            channels=width,
-            num_cells=1,
-            config=LayerConfig("ntk", "none"),
-        )
-        for width in settings.widths
-    }
-
-    def traces(apply_fn, weights, params, x):
-        run = functools.partial(_one, apply_fn, weights)
-        return per_example_traces(run, params, x, outputs_at_once=1)
-
-    programs = {
-        width: (jax.jit(functools.partial(traces, apply_fn)), params)
-        for width, (apply_fn, params) in networks.items()
-    }
+    side = IMAGE_SIZE // _INFINITE_IMAGE_SIZE
+    x = data.x[:_INFINITE_EXAMPLES]
+    shape = (len(x), _INFINITE_IMAGE_SIZE, side, _INFINITE_IMAGE_SIZE, side, x.shape[-1])
+    x = x.reshape(shape).mean((2, 4))
+    networks = {}
+    for width in settings.widths:
+        programs = _programs(settings.space, data.num_classes, width, 1, LayerConfig("ntk", "none"))
+        key = jax.random.fold_in(keys["widths"], width)
+        networks[width] = programs.traces, _params(programs, space, key, x)
 
     def measure(genotype):
         weights = space.one_hot(jnp.asarray(genotype))
         numbers = {
-            f"width_{width}": float(run(weights, params, x).sum())
-            for width, (run, params) in programs.items()
+            f"width_{width}": float(traces(weights, params, x).sum())
+            for width, (traces, params) in networks.items()
         }
         (graph,) = space.describe(genotype)
-        kernel = jax.jit(lambda x: cell_network_ntk(graph.edges, x).ntk)(x)
+        kernel = _infinite_kernel(graph.edges)(x)
         return numbers | {"infinite": data.num_classes * float(jnp.trace(kernel))}
 
     return measure
+
+
+@functools.lru_cache(maxsize=64)
+def _infinite_kernel(edges) -> Callable:
+    return jax.jit(lambda x: cell_network_ntk(edges, x).ntk)
 
 
 def _finish(settings, data: _Data, folder: RunFolder, records, num_run: int) -> Validation:

@@ -3,12 +3,13 @@
 from nasjax.errors import unknown_name
 from nasjax.spaces.base import CellGraph, Space
 from nasjax.spaces.darts import DARTS
+from nasjax.spaces.mlp import MLP, mlp_space, split_genotype
 from nasjax.spaces.nasbench201 import NASBENCH201
 
-SPACES: dict[str, Space] = {space.name: space for space in (DARTS, NASBENCH201)}
+SPACES: dict[str, Space] = {space.name: space for space in (DARTS, MLP, NASBENCH201)}
 """Every space by name."""
 
-__all__ = ["SPACES", "CellGraph", "Space", "get_space"]
+__all__ = ["SPACES", "CellGraph", "Space", "get_space", "mlp_space", "split_genotype"]
 
 
 def get_space(name: str) -> Space:

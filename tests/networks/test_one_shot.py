@@ -18,7 +18,6 @@ from tolerances import assert_close
 from nasjax.errors import InputError
 from nasjax.networks import (
     INITIALIZATIONS,
-    NETWORKS,
     LayerConfig,
     init_params,
     one_shot_network,
@@ -217,7 +216,7 @@ def test_drawn_cell_against_its_definition(float64, has_inputs):
 # --- drawn against full -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("space_name", sorted(NETWORKS))
+@pytest.mark.parametrize("space_name", sorted(NUM_CELLS))
 @pytest.mark.parametrize("normalization", ["none", pytest.param("batch", marks=pytest.mark.slow)])
 def test_drawn_equals_full(float64, space_name, normalization):
     config = _config("lecun", normalization)
@@ -270,7 +269,7 @@ def _genotypes(space, number):
 
 def _static_cases():
     """Only ``"ntk"`` changes the forward pass: the other three differ in their weights alone."""
-    for space_name in sorted(NETWORKS):
+    for space_name in sorted(NUM_CELLS):
         for initialization in sorted(INITIALIZATIONS):
             marks = [] if initialization == "ntk" else [pytest.mark.slow]
             yield pytest.param(space_name, initialization, marks=marks)
@@ -342,7 +341,7 @@ def _second_derivatives(loss):
     }
 
 
-@pytest.mark.parametrize("space_name", sorted(NETWORKS))
+@pytest.mark.parametrize("space_name", sorted(NUM_CELLS))
 @pytest.mark.parametrize(
     "order", ["grad of grad", "jvp of grad", "hessian", "weights after params"]
 )
@@ -356,7 +355,7 @@ def test_weights_cannot_be_differentiated_twice_silently(space_name, order):
         jax.eval_shape(second, _one_shot_params(space_name, config), weights)
 
 
-@pytest.mark.parametrize("space_name", sorted(NETWORKS))
+@pytest.mark.parametrize("space_name", sorted(NUM_CELLS))
 def test_weights_cannot_be_differentiated_forward_silently(space_name):
     config = _config("lecun")
     loss = _one_shot_loss(space_name, "drawn", config)
@@ -373,7 +372,7 @@ def test_weights_cannot_be_differentiated_forward_silently(space_name):
 # --- other types, and what a network refuses ----------------------------------------------------
 
 
-@pytest.mark.parametrize("space_name", sorted(NETWORKS))
+@pytest.mark.parametrize("space_name", sorted(NUM_CELLS))
 def test_initial_parameters_are_float32_whatever_the_default(float64, space_name):
     """By Flax, which draws in JAX's default type unless told otherwise."""
     space = get_space(space_name)
@@ -386,7 +385,7 @@ def test_initial_parameters_are_float32_whatever_the_default(float64, space_name
 
 
 @pytest.mark.parametrize("types", [("bfloat16", "bfloat16"), ("float32", "bfloat16")])
-@pytest.mark.parametrize("space_name", sorted(NETWORKS))
+@pytest.mark.parametrize("space_name", sorted(NUM_CELLS))
 def test_drawn_gradients_have_the_types_of_what_they_are_for(space_name, types):
     """Weights stay float32 where the network computes in bfloat16."""
     params_type, x_type = types

@@ -138,11 +138,11 @@ def _finite(genotype, channels, x, *, num_seeds, num_cells=1):
 
 def test_a_wide_network_has_this_kernel():
     x, channels = _images(4), 16
-    finite = _finite(MIXTURE, channels, x[:2], num_seeds=200)
+    finite = _finite(MIXTURE, channels, x[:2], num_seeds=150)
     exact = _exact(MIXTURE, x)
     independent = _exact(MIXTURE, x, method="independent")
     for name, (mean, error) in finite.items():
-        assert (error < 0.06 * np.abs(mean)).all()
+        assert (error < 0.07 * np.abs(mean)).all()
         # One width is off by O(1 / channels); the slow test removes this.
         expected = _entries(exact[name])
         limit = NUM_STANDARD_ERRORS * error + expected / channels
@@ -315,7 +315,7 @@ def test_equals_dense_matrices(genotype, num_cells, float64):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_cells_equal_dense_matrices(seed, float64):
     genotype = np.random.default_rng(seed).integers(0, 5, 6)
     _check_dense(tuple(genotype.tolist()), 1)

@@ -199,56 +199,68 @@ def test_covariances_stay_positive_semidefinite(float64, name):
 
 # --- derivatives --------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_derivatives_against_finite_differences(float64, name):
-    points = jnp.array(
-        [(1.3, 0.4, 0.2), (0.5, 2.0, -0.95), (20.0, 60.0, 30.0), (1e-3, 1e-3, 5e-4)]
-    ).T
-
-    def traced(*arguments):
-        return jnp.stack(gaussian_moments(name, *arguments))
-
-    moments = quick_jit(traced)
-    jacobian = quick_jit(jax.vmap(jax.jacfwd(traced, (0, 1, 2))))(*points)
-    scale = moments(points[0], points[0], points[0]) / points[0][None]
-    step = 1e-5 * points[0]
-    for position, slopes in enumerate(jacobian):
-        ends = [
-            moments(*points.at[position].add(sign * step)) / (2 * step)[None] for sign in (1, -1)
-        ]
-        numeric = ends[0] - ends[1]
-        limit = 1e-7 * scale + 1e-6 * np.abs(numeric)
-        assert (np.abs(slopes.T - numeric) < limit).all()
+INTERIOR = [(1.3, 0.4, 0.2), (0.5, 2.0, -0.95), (20.0, 60.0, 30.0), (1e-3, 1e-3, 5e-4)]
+EDGES = [(2.0, 2.0, 2.0), (2.0, 2.0, -2.0), (0.5, 2.0, 1.0), (0.0, 0.0, 0.0), (0.0, 2.0, 0.0)]
+POINTS = np.array(INTERIOR + EDGES).T
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_slope_product_is_the_derivative_by_the_covariance(float64, name):
-    cases = [case for case in CASES if case[0] <= 5]
-    v1, v2, c = _arguments(cases, "float64")
-    gradient = jax.grad(lambda c: jnp.sum(gaussian_moments(name, v1, v2, c).product))
-    derivative = quick_jit(gradient)(c)
-    assert_close(derivative, gaussian_moments(name, v1, v2, c).slope_product)
+@functools.cache
+def _compiled():
+    """Moments, ``[points, 2]``, and their derivatives, three of ``[points, 2]``; by position."""
 
+    def moments(index, v1, v2, c):
+        return jnp.stack(gaussian_moments(index, v1, v2, c))
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_derivatives_at_the_edges(float64, name, dtype):
-    """Duplicates and dead inputs give finite derivatives, right ones where they exist."""
-    edges = [(0.0, 0.0, 0.0), (0.0, 2.0, 0.0), (2.0, 2.0, 2.0), (2.0, 2.0, -2.0), (0.5, 2.0, 1.0)]
-    arguments = [jnp.asarray(a, dtype) for a in np.array(edges).T]
-
-    def moments(v1, v2, c):
-        return jnp.stack(gaussian_moments(name, v1, v2, c))
-
-    slopes = quick_jit(jax.vmap(jax.jacrev(moments, (0, 1, 2))))(*arguments)
-    assert np.isfinite(slopes).all()
-    assert np.isfinite(jax.grad(lambda v: gaussian_mean(name, v))(jnp.zeros((), dtype)))
-    # Along the diagonal of a kernel all three arguments move together, at correlation 1.
-    above, below = (np.array(second_moments(name, np.float64(2.0 + h))) for h in (1e-5, -1e-5))
-    np.testing.assert_allclose(
-        np.sum(slopes, axis=0)[2], (above - below) / 2e-5, rtol=1e-5, atol=1e-8
+    over_points = (None, 0, 0, 0)
+    return (
+        quick_jit(jax.vmap(moments, over_points)),
+        quick_jit(jax.vmap(jax.jacrev(moments, (1, 2, 3)), over_points)),
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives(float64, name):
+    index = NAMES.index(name)
+    moments, jacobian = _compiled()
+    slopes = np.array(jacobian(index, *POINTS))
+    # Price: the slopes' product is the derivative by the covariance, at the edges as well.
+    values = np.array(moments(index, *POINTS))
+    np.testing.assert_allclose(slopes[2, :, 0], values[:, 1], rtol=1e-10)
+    # Duplicates and dead inputs.
+    assert np.isfinite(slopes).all()
+    # Along the diagonal of a kernel all three arguments move together, at correlation 1.
+    step = 1e-5 * np.maximum(POINTS[0], 1e-3)
+    ends = [np.array(moments(index, *(POINTS + sign * step))) for sign in (1, -1)]
+    numeric = (ends[0] - ends[1])[len(INTERIOR)] / (2 * step[len(INTERIOR)])
+    np.testing.assert_allclose(slopes.sum(axis=0)[len(INTERIOR)], numeric, rtol=1e-5, atol=1e-8)
+    # Inside, each argument on its own.
+    scale = np.array(moments(index, *POINTS[[0, 0, 0]])) / np.maximum(POINTS[0], 1e-3)[:, None]
+    for position in range(3):
+        moved = np.eye(3)[position][:, None] * step
+        ends = [np.array(moments(index, *(POINTS + sign * moved))) for sign in (1, -1)]
+        numeric = (ends[0] - ends[1]) / (2 * step[:, None])
+        limit = 1e-7 * scale + 1e-6 * np.abs(numeric)
+        error = np.abs(slopes[position] - numeric)
+        assert (error < limit)[: len(INTERIOR)].all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives_in_float32(float64, name):
+    _, jacobian = _compiled()
+    index = NAMES.index(name)
+    single = np.array(jacobian(index, *POINTS.astype(np.float32)))
+    assert single.dtype == np.float32
+    double = np.array(jacobian(index, *POINTS))
+    limit = 1e-4 * np.abs(double) + 1e-5
+    assert (np.abs(single - double) < limit).all()
+
+
+def test_derivative_of_the_mean(float64):
+    for name in NAMES:
+        slope = jax.grad(functools.partial(gaussian_mean, name))
+        assert np.isfinite(slope(0.0))
+        numeric = (gaussian_mean(name, 2.0001) - gaussian_mean(name, 1.9999)) / 2e-4
+        np.testing.assert_allclose(slope(2.0), numeric, rtol=1e-6, atol=1e-12)
 
 
 # --- one program for all activations ------------------------------------------------------------
@@ -259,9 +271,9 @@ def test_traced_position_under_jit_and_vmap(float64):
     expected = [gaussian_moments(name, *arguments) for name in NAMES]
     means = [gaussian_mean(name, arguments[0]) for name in NAMES]
     positions = jnp.arange(len(NAMES))
-    one_by_one = jax.jit(lambda index: gaussian_moments(index, *arguments))
-    mapped = jax.jit(jax.vmap(lambda index: gaussian_moments(index, *arguments)))(positions)
-    mapped_means = jax.jit(jax.vmap(lambda index: gaussian_mean(index, arguments[0])))(positions)
+    one_by_one = quick_jit(lambda index: gaussian_moments(index, *arguments))
+    mapped = quick_jit(jax.vmap(lambda index: gaussian_moments(index, *arguments)))(positions)
+    mapped_means = quick_jit(jax.vmap(lambda index: gaussian_mean(index, arguments[0])))(positions)
     for index in range(len(NAMES)):
         assert_close(one_by_one(index), expected[index])
         assert_close(jax.tree.map(lambda leaf, i=index: leaf[i], mapped), expected[index])

@@ -19,6 +19,7 @@ from nasjax.ntk import (
     spectrum,
 )
 from nasjax.ntk.gradients import output_cotangents
+from nasjax.ntk.other_routes import is_dense
 
 RTOL = {"float32": 2e-5, "float64": 1e-12}
 """Largest difference, relative to the largest entry."""
@@ -26,7 +27,6 @@ LABELS = jnp.array([2, 0, 1, 1, 0, 2])
 
 
 def assert_same(actual, expected, dtype):
-    assert actual.dtype == np.float64
     assert np.abs(actual - expected).max() <= RTOL[dtype] * np.abs(expected).max()
 
 
@@ -61,7 +61,10 @@ def test_all_routes_agree(method, outputs, dtype):
         *(apply_fn, params, x), outputs=outputs, labels=LABELS, method=method, dtype=dtype
     )
     assert_same(got.matrix, expected, dtype or "float32")
-    assert (got.outputs, got.method, got.num_duplicates) == (outputs, method, 0)
+    chosen = "structured_derivatives" if method == "auto" else method
+    assert (got.outputs, got.method, got.num_duplicates) == (outputs, chosen, 0)
+    is_double = dtype == "float64" or method == "blocks"
+    assert got.matrix.dtype == (np.float64 if is_double else np.float32)
 
 
 @pytest.mark.parametrize("method", ["blocks", "jacrev", "jacobian_contraction"])
@@ -92,6 +95,7 @@ def test_blocks_change_nothing(outputs):
             *(apply_fn, params, x),
             outputs=outputs,
             labels=LABELS,
+            method="blocks",
             memory_budget_bytes=4 * rows * num_params,
         )
         assert_same(got.matrix, expected, "float32")
@@ -164,10 +168,10 @@ def test_the_traced_form_is_the_same_and_may_be_mapped(outputs):
 def test_kernels_are_symmetric_positive_and_follow_the_order():
     apply_fn, params = dense_network(jax.random.key(14))
     x = dense_data(jax.random.key(15))
-    kernel = empirical_ntk(apply_fn, params, x, outputs="all").matrix
+    kernel = empirical_ntk(apply_fn, params, x, outputs="all", method="blocks").matrix
     assert spectrum(kernel).residual < 1e-15
     order = np.array([3, 0, 5, 1, 4, 2])
-    moved = empirical_ntk(apply_fn, params, x[order], outputs="all").matrix
+    moved = empirical_ntk(apply_fn, params, x[order], outputs="all", method="blocks").matrix
     rows = (order[:, None] * 3 + np.arange(3)).reshape(-1)
     assert_same(moved, kernel[np.ix_(rows, rows)], "float32")
 
@@ -178,7 +182,7 @@ def test_float64_products_save_the_smallest_eigenvalue():
     first = dense_data(jax.random.key(17), 3)
     x = jnp.concatenate([first, first[:1] + 1e-3])
     exact = spectrum(empirical_ntk(apply_fn, params, x, dtype="float64").matrix)
-    ours = spectrum(empirical_ntk(apply_fn, params, x).matrix)
+    ours = spectrum(empirical_ntk(apply_fn, params, x, method="blocks").matrix)
     single = np.linalg.eigvalsh(np.asarray(ntk_matrix(apply_fn, params, x), np.float64))[0]
     error = abs(ours.lambda_min / exact.lambda_min - 1)
     assert error < 1e-3
@@ -224,7 +228,9 @@ def test_the_plan_is_told_before_the_run():
     sizes = plan.block_examples * plan.block_outputs
     assert plan.num_blocks >= 64 * 3 / sizes
     assert plan.num_gradients > 64 * 3
-    run = empirical_ntk(apply_fn, params, x, outputs="all", memory_budget_bytes=budget)
+    run = empirical_ntk(
+        *(apply_fn, params, x), outputs="all", method="blocks", memory_budget_bytes=budget
+    )
     assert run.plan == plan
 
 
@@ -250,7 +256,7 @@ def test_bad_input_is_named():
     refused("`params` must hold an array", params=[])
     refused(r"must return \[batch, outputs\]", apply_fn=lambda p, x: apply_fn(p, x)[:, 0])
     refused(r"must return \[batch, outputs\]", apply_fn=lambda p, x: apply_fn(p, x)[:2])
-    refused("must hold 2 gradients of 612 bytes", memory_budget_bytes=1000)
+    refused("must hold 2 gradients of 612 bytes", memory_budget_bytes=1000, method="blocks")
     refused("unknown method 'jacref'. Did you mean 'jacrev'", method="jacref")
     refused("unknown coupling 'exakt'. Did you mean 'exact'", coupling="exakt")
     refused("unknown dtype 'float16'", dtype="float16")
@@ -295,9 +301,26 @@ def test_the_next_kernel_of_a_network_compiles_nothing():
         num_traced += 1
         return apply_fn(params, x)
 
-    empirical_ntk(counted, params, dense_data(jax.random.key(37)))
+    empirical_ntk(counted, params, dense_data(jax.random.key(37)), method="blocks")
     first = num_traced
     x = dense_data(jax.random.key(38))
-    got = empirical_ntk(counted, params, x)
+    got = empirical_ntk(counted, params, x, method="blocks")
     assert num_traced - first == 2  # the two forward passes that check for coupling
     assert_same(got.matrix, reference(apply_fn, params, x, "trace"), "float32")
+
+
+def test_auto_knows_dense_networks():
+    x = dense_data(jax.random.key(39))
+    model = FlaxModel()
+    variables = model.init(jax.random.key(40), x, train=False)
+    assert is_dense(*flax_apply_fn(model, variables, train=False), x)
+    assert is_dense(*dense_network(jax.random.key(41)), x)
+    images = jax.random.normal(jax.random.key(42), (2, 4, 4, 2))
+    apply_fn, params = conv_network(jax.random.key(43), normalization="none")
+    assert not is_dense(apply_fn, params, images)
+    assert empirical_ntk(apply_fn, params, images).method == "blocks"
+
+    def looped(params, x):
+        return jax.lax.fori_loop(0, 2, lambda _, x: jnp.tanh(x @ params), x)
+
+    assert not is_dense(looped, jnp.eye(5), x)

@@ -10,8 +10,8 @@ import pytest
 from nasjax.errors import InputError
 from nasjax.spaces import SPACES, CellGraph, get_space
 
-NUM_NEIGHBOURS = {"darts": 96 + 24, "nasbench201": 24}
-SIZES = {"darts": 180**2 * 7**16, "nasbench201": 5**6}
+NUM_NEIGHBOURS = {"darts": 96 + 24, "mlp": 9 * 4 + 8, "nasbench201": 24}
+SIZES = {"darts": 180**2 * 7**16, "mlp": 5**9 * 2**8, "nasbench201": 5**6}
 BAD_TEXTS = [
     "",
     "   ",
@@ -46,7 +46,7 @@ def genotypes(space):
 
 
 def test_registry_and_unknown_name():
-    assert sorted(SPACES) == ["darts", "nasbench201"]
+    assert sorted(SPACES) == ["darts", "mlp", "nasbench201"]
     assert all(get_space(name) is space and space.name == name for name, space in SPACES.items())
     with pytest.raises(InputError, match="unknown space 'dart'. Did you mean 'darts'"):
         get_space("dart")

@@ -1,0 +1,200 @@
+"""Times every way to an empirical NTK, and the memory that each takes, on one network.
+
+    python benchmarks/ntk.py                       # NAS-Bench-201's best cell, batch 64
+    python benchmarks/ntk.py --network mlp         # ReLU network, depth 5, width 512
+    python benchmarks/ntk.py --outputs all         # instead of the kernel traced over outputs
+
+Each way runs in a process of its own: ours in one block and in blocks within ``--budget`` MiB, the
+whole batch's Jacobian by ``jax.jacrev``, and neural-tangents' implementations, called directly.
+Compilation is told apart from the median of the runs; memory is the most that the process held
+beyond what it held before. Ratios are to ours. A way that fails or runs out of ``--limit`` seconds
+says so.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nasjax.networks import LayerConfig, init_params, static_network
+from nasjax.ntk import empirical_ntk, plan_empirical_ntk
+from nasjax.ntk._neural_tangents import neural_tangents
+from nasjax.runs import versions
+from nasjax.spaces import get_space
+
+NEURAL_TANGENTS = ("JACOBIAN_CONTRACTION", "NTK_VECTOR_PRODUCTS", "STRUCTURED_DERIVATIVES")
+WAYS = ("blocks", "blocks within budget", "jacrev", *NEURAL_TANGENTS)
+
+
+def network_and_data(options):
+    """``(apply_fn, params, x)`` of the network that is measured."""
+    x_key, params_key = jax.random.split(jax.random.key(0))
+    if options.network == "mlp":
+        widths = [32, *[options.width] * 4, 10]
+        keys = jax.random.split(params_key, len(widths))
+        params = [
+            jax.random.normal(key, shape) / shape[0] ** 0.5
+            for key, shape in zip(keys, zip(widths[:-1], widths[1:], strict=True), strict=False)
+        ]
+
+        def apply_fn(params, x):
+            for kernel in params[:-1]:
+                x = jax.nn.relu(x @ kernel)
+            return x @ params[-1]
+
+        return apply_fn, params, jax.random.normal(x_key, (options.batch_size, 32))
+    genotype = get_space("nasbench201").from_string("6111")
+    network = static_network(
+        "nasbench201",
+        genotype,
+        channels=options.channels,
+        num_cells=options.cells,
+        config=LayerConfig("lecun", "none"),
+    )
+    x = jax.random.normal(x_key, (options.batch_size, 32, 32, 3))
+    params = init_params(params_key, network, x)
+    return lambda params, x: network.apply({"params": params}, x), params, x
+
+
+def kernel_fn(way, options):
+    """``(apply_fn, params, x) -> kernel``, and whether it compiles anew in every call."""
+    is_traced = options.outputs == "trace"
+    if way.startswith("blocks"):
+        budget = (2**40 if way == "blocks" else options.budget * 2**20) or None
+        return lambda apply_fn: (
+            lambda params, x: (
+                empirical_ntk(
+                    apply_fn, params, x, outputs=options.outputs, memory_budget_bytes=budget
+                ).matrix
+            )
+        )
+    if way == "jacrev":
+
+        def by_jacrev(apply_fn):
+            def kernel(params, x):
+                total = 0.0
+                for leaf in jax.tree.leaves(jax.jacrev(apply_fn)(params, x)):
+                    rows = leaf.reshape(
+                        len(x) if is_traced else -1, leaf[0].size if is_traced else leaf[0, 0].size
+                    )
+                    total += jnp.matmul(rows, rows.T, precision="highest")
+                return total
+
+            return jax.jit(kernel)
+
+        return by_jacrev
+    nt = neural_tangents()
+
+    def by_neural_tangents(apply_fn):
+        kernel = nt.empirical_ntk_fn(
+            apply_fn,
+            trace_axes=(-1,) if is_traced else (),
+            vmap_axes=0,
+            implementation=nt.NtkImplementation[way],
+        )
+        return jax.jit(lambda params, x: kernel(x, None, params))
+
+    return by_neural_tangents
+
+
+def measure(options):
+    """Runs one way and prints what it took, as JSON."""
+    apply_fn, params, x = network_and_data(options)
+    run = kernel_fn(options.way, options)(apply_fn)
+    jax.block_until_ready(jax.jit(apply_fn)(params, x))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    kernel = jax.block_until_ready(run(params, x))
+    first = time.perf_counter() - start
+    seconds = []
+    for _ in range(options.repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(run(params, x))
+        seconds.append(time.perf_counter() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    kernel = np.asarray(kernel, np.float64)
+    if options.way in NEURAL_TANGENTS:
+        num_outputs = 10
+        if options.outputs == "trace":
+            kernel = kernel * num_outputs  # neural-tangents takes the mean
+        else:
+            kernel = kernel.transpose(0, 2, 1, 3).reshape([len(x) * num_outputs] * 2)
+    print(
+        json.dumps(
+            {
+                "first": first,
+                "median": statistics.median(seconds),
+                "low": min(seconds),
+                "high": max(seconds),
+                "mib": peak / 1024,
+                "trace": float(np.trace(kernel)),
+            }
+        )
+    )
+
+
+def main():
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--network", choices=("nasbench201", "mlp"), default="nasbench201")
+    parser.add_argument("--outputs", choices=("trace", "all"), default="trace")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--channels", type=int, default=8)
+    parser.add_argument("--cells", type=int, default=1)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--budget", type=int, default=128, help="MiB")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds a way")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        measure(options)
+        return
+    apply_fn, params, x = network_and_data(options)
+    plan = plan_empirical_ntk(
+        apply_fn,
+        params,
+        x,
+        outputs=options.outputs,
+        memory_budget_bytes=options.budget * 2**20,
+    )
+    print(", ".join(f"{name} {version}" for name, version in versions().items()))
+    print(
+        f"{options.network}: {plan.num_params:,} parameters, {len(x)} examples, 10 outputs, "
+        f"outputs={options.outputs}, float32; Jacobian {plan.jacobian_bytes / 2**20:.0f} MiB; "
+        f"within {options.budget} MiB: {plan.num_blocks} blocks, {plan.num_gradients} gradients"
+    )
+    found = {}
+    for way in WAYS:
+        command = [sys.executable, *sys.argv, "--way", way]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit)
+        except subprocess.TimeoutExpired:
+            print(f"{way:24} more than {options.limit:.0f} s")
+            continue
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            print(f"{way:24} failed: {reason[:90]}")
+            continue
+        one = found[way] = json.loads(done.stdout.splitlines()[-1])
+        ours = found.get("blocks", one)
+        ratio, error = one["median"] / ours["median"], abs(one["trace"] / ours["trace"] - 1)
+        print(
+            f"{way:24} first {one['first']:6.1f} s  run {one['median']:7.3f} s "
+            f"({one['low']:.3f} to {one['high']:.3f})  ratio {ratio:6.2f}  "
+            f"memory {one['mib']:7.0f} MiB  trace off by {error:.0e}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
