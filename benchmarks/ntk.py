@@ -4,11 +4,12 @@
     python benchmarks/ntk.py --network mlp         # ReLU network, depth 5, width 512
     python benchmarks/ntk.py --outputs all         # instead of the kernel traced over outputs
 
-Each way runs in a process of its own: ours in one block and in blocks within ``--budget`` MiB, the
-whole batch's Jacobian by ``jax.jacrev``, and neural-tangents' implementations, called directly.
-Compilation is told apart from the median of the runs; memory is the most that the process held
-beyond what it held before. Ratios are to ours. A way that fails or runs out of ``--limit`` seconds
-says so.
+Each way runs in a process of its own: the default of ``empirical_ntk``, its blocks without a limit
+and within ``--budget`` MiB, the whole batch's Jacobian by ``jax.jacrev``, and neural-tangents'
+implementations, called directly. Compilation is told apart from the median of the runs; memory is
+the most that the process held beyond what it held before. Ratios are to the default. A way that
+fails or runs out of ``--limit`` seconds says so. The approximations of the trace norm follow, with
+ratios to NASI's eq. (12).
 """
 
 import argparse
@@ -24,13 +25,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from nasjax.networks import LayerConfig, init_params, static_network
-from nasjax.ntk import empirical_ntk, plan_empirical_ntk
+from nasjax.ntk import (
+    batch_loss_trace_norm,
+    empirical_ntk,
+    plan_empirical_ntk,
+    random_trace_norm,
+    summed_loss_trace_norm,
+)
 from nasjax.ntk._neural_tangents import neural_tangents
 from nasjax.runs import versions
 from nasjax.spaces import get_space
 
 NEURAL_TANGENTS = ("JACOBIAN_CONTRACTION", "NTK_VECTOR_PRODUCTS", "STRUCTURED_DERIVATIVES")
-WAYS = ("blocks", "blocks within budget", "jacrev", *NEURAL_TANGENTS)
+WAYS = ("default", "blocks", "blocks within budget", "jacrev", *NEURAL_TANGENTS)
 
 
 def network_and_data(options):
@@ -64,14 +71,17 @@ def network_and_data(options):
 
 
 def kernel_fn(way, options):
-    """``(apply_fn, params, x) -> kernel``, and whether it compiles anew in every call."""
+    """``apply_fn -> ((params, x) -> kernel)``."""
     is_traced = options.outputs == "trace"
-    if way.startswith("blocks"):
-        budget = (2**40 if way == "blocks" else options.budget * 2**20) or None
+    if way in ("default", "blocks", "blocks within budget"):
+        budget = options.budget * 2**20 if way == "blocks within budget" else 2**40
         return lambda apply_fn: (
             lambda params, x: (
                 empirical_ntk(
-                    apply_fn, params, x, outputs=options.outputs, memory_budget_bytes=budget
+                    *(apply_fn, params, x),
+                    outputs=options.outputs,
+                    method="auto" if way == "default" else "blocks",
+                    memory_budget_bytes=budget,
                 ).matrix
             )
         )
@@ -140,6 +150,27 @@ def measure(options):
     )
 
 
+def time_approximations(options):
+    """Prints the medians of the approximations of the trace norm, as JSON."""
+    apply_fn, params, x = network_and_data(options)
+    y = jax.random.randint(jax.random.key(1), (len(x),), 0, 10)
+    key = jax.random.key(2)
+    programs = {
+        "eq. 12": lambda params, x: batch_loss_trace_norm(apply_fn, params, x, y),
+        "eq. 11": lambda params, x: summed_loss_trace_norm(apply_fn, params, x, y),
+        "random outputs": lambda params, x: random_trace_norm(key, apply_fn, params, x).value,
+    }
+    programs = {name: jax.jit(program) for name, program in programs.items()}
+    seconds = {name: [] for name in programs}
+    for repeat in range(4 * options.repeats + 1):
+        for name, program in programs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(program(params, x))
+            if repeat:
+                seconds[name].append(time.perf_counter() - start)
+    print(json.dumps({name: statistics.median(times) for name, times in seconds.items()}))
+
+
 def main():
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(
@@ -154,8 +185,11 @@ def main():
     parser.add_argument("--budget", type=int, default=128, help="MiB")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds a way")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=(*WAYS, "approximations"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.way == "approximations":
+        time_approximations(options)
+        return
     if options.way:
         measure(options)
         return
@@ -186,7 +220,7 @@ def main():
             print(f"{way:24} failed: {reason[:90]}")
             continue
         one = found[way] = json.loads(done.stdout.splitlines()[-1])
-        ours = found.get("blocks", one)
+        ours = found.get("default", one)
         ratio, error = one["median"] / ours["median"], abs(one["trace"] / ours["trace"] - 1)
         print(
             f"{way:24} first {one['first']:6.1f} s  run {one['median']:7.3f} s "
@@ -194,6 +228,12 @@ def main():
             f"memory {one['mib']:7.0f} MiB  trace off by {error:.0e}",
             flush=True,
         )
+    done = subprocess.run(
+        [sys.executable, *sys.argv, "--way", "approximations"], capture_output=True, text=True
+    )
+    medians = json.loads(done.stdout.splitlines()[-1])
+    for name, seconds in medians.items():
+        print(f"{name:24} run {seconds:7.3f} s  ratio {seconds / medians['eq. 12']:6.2f}")
 
 
 if __name__ == "__main__":

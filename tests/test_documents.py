@@ -22,12 +22,14 @@ def code_cells(path):
 def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(programs) == 2
+    assert len(programs) == 3
     names = {}
     for program in programs:
         exec(compile(program, "README.md", "exec"), names)
     assert names["logits"].shape == (8, 10)
-    assert re.fullmatch(r"\|\w+~0\|\+(\|\w+~\d){2}\|\+(\|\w+~\d){3}\|\n", capsys.readouterr().out)
+    condition, cell = capsys.readouterr().out.splitlines()
+    assert float(condition) == spectrum(names["ntk"].matrix).condition_number > 1
+    assert re.fullmatch(r"\|\w+~0\|\+(\|\w+~\d){2}\|\+(\|\w+~\d){3}\|", cell)
 
 
 def test_readme_names_options_that_exist():

@@ -232,7 +232,11 @@ def _define(name, abstract_eval, default_fn, cpu_fn):
     def compiled(**params):
         return jax.jit(partial(primitive.bind, **params))
 
-    primitive.def_impl(lambda *args, **params: compiled(**params)(*args))
+    def run(*args, **params):
+        with jax.disable_jit(False):  # or ``jit`` would evaluate the primitive by itself again
+            return compiled(**params)(*args)
+
+    primitive.def_impl(run)
     mlir.register_lowering(primitive, mlir.lower_fun(default_fn, multiple_results=False))
     if cpu_fn is not default_fn:
         lowering = mlir.lower_fun(cpu_fn, multiple_results=False)

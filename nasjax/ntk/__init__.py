@@ -26,6 +26,7 @@ from nasjax.ntk.gradients import (
     flax_apply_fn,
     output_gradients,
 )
+from nasjax.ntk.infinite_kernel import InfiniteKernel
 from nasjax.ntk.mlp_kernel import MLP_METHODS, mlp_ntk
 from nasjax.ntk.spectrum import FAILURES, Spectrum, spectrum
 from nasjax.ntk.trace_norm import (
@@ -46,6 +47,7 @@ __all__ = [
     "ActivationConstants",
     "Bounds",
     "EmpiricalNtk",
+    "InfiniteKernel",
     "NtkPlan",
     "Spectrum",
     "TraceEstimate",

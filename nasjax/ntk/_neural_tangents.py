@@ -33,7 +33,7 @@ _PACKAGE = "neural_tangents"
 def neural_tangents() -> ModuleType:
     """The package neural-tangents, made to work with the installed JAX.
 
-    The first call imports the package (about a second) without TensorFlow, so that
+    The first call imports the package (under a second) without TensorFlow, so that
     ``neural_tangents.experimental``, which needs it, is left out. Later calls cost nothing. A
     release other than 0.6.5 is imported as it is.
 

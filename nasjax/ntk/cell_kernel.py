@@ -13,15 +13,14 @@ import graphlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jaxtyping import Float
+from jax import lax
 
 from nasjax.errors import InputError, unknown_name
 from nasjax.networks.layers import check_images
+from nasjax.ntk.infinite_kernel import InfiniteKernel
 from nasjax.ntk.pixel_kernel import (
     Pairs,
     PixelKernel,
@@ -54,19 +53,6 @@ _Terms = Counter[tuple[int | None, int]]
 number of pools."""
 
 
-class NetworkKernel(NamedTuple):
-    """Kernels of an infinitely wide network at initialisation.
-
-    Attributes:
-      nngp: ``[batch, batch2]``, the covariance of an output.
-      ntk: ``[batch, batch2]``, its neural tangent kernel, in output^2: the same for every output,
-        and zero between two. The trace over outputs is ``num_classes`` times this.
-    """
-
-    nngp: Float[Array, "batch batch2"]
-    ntk: Float[Array, "batch batch2"]
-
-
 def cell_network_ntk(
     edges: Edges,
     x: Images,
@@ -77,7 +63,7 @@ def cell_network_ntk(
     output_node: str = "3",
     method: str = "exact",
     memory_budget_bytes: int = 2**32,
-) -> NetworkKernel:
+) -> InfiniteKernel:
     """Kernels of the network of one cell as its channels go to infinity, without normalisation.
 
     The network is ``NasBench201Network`` with ``LayerConfig("ntk", "none")``: a stem, three stages
@@ -149,7 +135,7 @@ def cell_network_ntk(
     gradient = kernel.ntk.mean((1, 2, 3, 4))
     nngp = kernel.nngp.mean((1, 2, 3, 4))[-len(gradient) :]
     bias = 1.0
-    return NetworkKernel(nngp[pairs.index], (nngp + gradient + bias)[pairs.index])
+    return InfiniteKernel(nngp[pairs.index], (nngp + gradient + bias)[pairs.index])
 
 
 def cell_network_memory_bytes(

@@ -28,8 +28,6 @@ architectures of depth 10 and 64 random points, the published smallest eigenvalu
 (5 to 95 %) of the exact one, and ranks the architectures almost alike (Spearman 0.998).
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,25 +36,12 @@ from jaxtyping import Float, Int
 
 from nasjax.errors import InputError, unknown_name
 from nasjax.ntk.dual_activations import NAMES, gaussian_mean, gaussian_moments
+from nasjax.ntk.infinite_kernel import InfiniteKernel
 
 MLP_METHODS = {
     "exact": "the limit of wide networks",
     "lemma1": "Eigen-NAS lemma 1 as published, which differs where there are skips",
 }
-
-
-class MlpKernel(NamedTuple):
-    """Kernels of an infinitely wide network at initialisation.
-
-    Attributes:
-      nngp: ``[batch, batch2]``, the covariance of an output.
-      ntk: ``[batch, batch2]``, its neural tangent kernel in the NTK parameterisation, in output^2.
-        Of ``k`` outputs each has this kernel, and any two have 0 between them: the whole is this
-        matrix times the identity of size ``k``.
-    """
-
-    nngp: Float[Array, "batch batch2"]
-    ntk: Float[Array, "batch batch2"]
 
 
 def mlp_ntk(
@@ -66,7 +51,7 @@ def mlp_ntk(
     x2: Float[Array, "batch2 features"] | None = None,
     *,
     method: str = "exact",
-) -> MlpKernel:
+) -> InfiniteKernel:
     """Infinite-width kernels of an architecture of the space ``mlp``.
 
     The architecture may be traced: one program serves all architectures of a depth, one by one or
@@ -130,7 +115,7 @@ def mlp_ntk(
     skips = jnp.concatenate([jnp.zeros(1, covariance.dtype), skips.astype(covariance.dtype)])
     (covariance, plain, _, ntk), _ = lax.scan(add_layer, carry, (activations, skips))
     ntk = ntk + (covariance if is_exact else plain)
-    return MlpKernel(_as_matrix(covariance, x, x2), _as_matrix(ntk, x, x2))
+    return InfiniteKernel(_as_matrix(covariance, x, x2), _as_matrix(ntk, x, x2))
 
 
 def _pairs(x, x2) -> tuple[Array, np.ndarray, np.ndarray]:

@@ -269,3 +269,11 @@ def test_calls_outside_jit_compile_once(kind, caplog):
         conv(x, kernel)
     assert first > 0
     assert len(caplog.records) == first
+
+
+def test_values_without_jit():
+    x = jax.random.normal(jax.random.key(0), (1, 4, 4, 2))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 2, 3))
+    with jax.disable_jit():
+        got = conv2d(x, kernel)
+    assert_close(got, lax_conv2d(x, kernel))

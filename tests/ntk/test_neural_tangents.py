@@ -154,10 +154,15 @@ def test_auto_counts_operations_and_takes_the_cheapest(capsys):
     assert len(set(counts)) == 3
 
 
+@jax.jit
+def _stack_and_halve(kernel, scale, x):
+    return jnp.concatenate([x, kernel]), scale / 2
+
+
 def _shared_parameters(params, x):
-    """A data row stacked on a parameter, a scale used twice, an output that depends on neither."""
-    stacked = jnp.concatenate([x[:, :2], params["kernel"]])
-    return jnp.tanh(stacked @ params["kernel"]) * params["scale"] - params["scale"] / 2
+    """Parameters used twice, stacked on data, and passed through a call with two results."""
+    stacked, half = _stack_and_halve(params["kernel"], params["scale"], x[:, :2])
+    return jnp.tanh(stacked @ params["kernel"]) * params["scale"] - half
 
 
 @pytest.mark.parametrize("use_forward", [None, True, False])
