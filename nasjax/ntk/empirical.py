@@ -1,5 +1,6 @@
 """Empirical neural tangent kernels of any network, within a stated amount of memory."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -254,7 +255,7 @@ def check_network(
     if not leaves:
         raise InputError(f"{where}: `params` must hold an array, got none.")
     for name, arrays in (("x", [x]), ("params", leaves)):
-        if not all(bool(jnp.isfinite(array).all()) for array in arrays):
+        if not all(map(bool, _all_finite(arrays))):
             raise InputError(
                 f"{where}: `{name}` must be finite, got NaN or infinity. Check where it comes from."
             )
@@ -265,14 +266,18 @@ def check_network(
         if len(shape) != 2:
             raise _wrong_outputs(where, shape)
         return x, shape[1]
-    together = _forward(where, apply_fn, params, x)
+    try:
+        together, alone = _probe(apply_fn)(params, x)
+    except flax.errors.InvalidRngError as error:
+        raise InputError(
+            f"{where}: `apply_fn` must be deterministic, but it asks for random numbers "
+            f"({str(error).splitlines()[0]}). Turn dropout off."
+        ) from error
     if together.ndim != 2 or len(together) != len(x):
         raise _wrong_outputs(where, together.shape)
-    if coupling == "none" and len(x) > 1:
-        # The last one: noise of a fixed key may give the first one the same in any batch.
-        alone = _forward(where, apply_fn, params, x[-1:])
-        allowed = float(jnp.finfo(together.dtype).eps) ** 0.5 * float(jnp.abs(together).max())
-        if float(jnp.abs(alone[0] - together[-1]).max()) > allowed:
+    if coupling == "none":
+        allowed = jnp.finfo(together.dtype).eps ** 0.5 * jnp.abs(together).max()
+        if jnp.abs(alone[0] - together[-1]).max() > allowed:
             raise InputError(
                 f"{where}: `apply_fn` must treat every example by itself for coupling='none', but "
                 "an example's outputs depend on the others. Is batch normalisation in training "
@@ -281,14 +286,18 @@ def check_network(
     return x, together.shape[1]
 
 
-def _forward(where: str, apply_fn: ApplyFn, params: PyTree, x: Array) -> Array:
-    try:
-        return apply_fn(params, x)
-    except flax.errors.InvalidRngError as error:
-        raise InputError(
-            f"{where}: `apply_fn` must be deterministic, but it asks for random numbers "
-            f"({str(error).splitlines()[0]}). Turn dropout off."
-        ) from error
+@functools.lru_cache(maxsize=32)
+def _probe(apply_fn: ApplyFn):
+    """Outputs of a batch, and of its last example alone.
+
+    The last one, as noise of a fixed key may give the first example the same in any batch.
+    """
+    return jax.jit(lambda params, x: (apply_fn(params, x), apply_fn(params, x[-1:])))
+
+
+@jax.jit
+def _all_finite(arrays):
+    return [jnp.isfinite(array).all() for array in arrays]
 
 
 def _wrong_outputs(where: str, shape: tuple[int, ...]) -> InputError:

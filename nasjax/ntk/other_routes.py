@@ -1,5 +1,7 @@
 """Other ways to an empirical kernel: one whole Jacobian, and neural-tangents' implementations."""
 
+import functools
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -42,7 +44,15 @@ def is_dense(apply_fn: ApplyFn, params: PyTree, x: Array) -> bool:
     Returns:
       True if every operation in it is one of a dense network's.
     """
-    return _primitives(jax.make_jaxpr(apply_fn)(params, x).jaxpr) <= _DENSE_PRIMITIVES
+    leaves, structure = jax.tree.flatten((params, x))
+    kinds = tuple(jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return _is_dense(apply_fn, structure, kinds)
+
+
+@functools.lru_cache(maxsize=32)
+def _is_dense(apply_fn, structure, kinds) -> bool:
+    program = jax.make_jaxpr(apply_fn)(*jax.tree.unflatten(structure, kinds))
+    return _primitives(program.jaxpr) <= _DENSE_PRIMITIVES
 
 
 def _primitives(jaxpr) -> set[str]:
@@ -91,19 +101,30 @@ def other_ntk(
             f"{where}: `method` must be 'blocks' for coupling='mapped', got {method!r}."
         )
     cotangents = jnp.asarray(cotangents)
+    kernel = np.asarray(_kernel_fn(method, apply_fn, outputs, coupling)(params, x, cotangents))
+    if method == "jacrev":
+        return kernel
+    if outputs == "trace":
+        return kernel * cotangents.shape[1]  # neural-tangents takes the mean
+    num_rows = kernel.shape[0] * kernel.shape[2]
+    return kernel.transpose(0, 2, 1, 3).reshape(num_rows, num_rows)
+
+
+@functools.lru_cache(maxsize=32)
+def _kernel_fn(method: str, apply_fn: ApplyFn, outputs: str, coupling: str):
+    """``(params, x, cotangents) -> kernel``, compiled; kept for the next kernel of the network."""
 
     def weighted(params, x, cotangents):
         return jnp.einsum("bo,bro->br", apply_fn(params, x), cotangents)
 
     if method == "jacrev":
 
-        @jax.jit
-        def kernel_fn(params, x, cotangents):
+        def by_jacrev(params, x, cotangents):
             jacobian = jax.jacrev(weighted)(params, x, cotangents)
             leaves = [as_rows(j, is_traced=outputs == "trace") for j in jax.tree.leaves(jacobian)]
             return sum(jnp.matmul(j, j.T, precision="highest") for j in leaves)
 
-        return np.asarray(kernel_fn(params, x, cotangents))
+        return jax.jit(by_jacrev)
     from nasjax.ntk._neural_tangents import neural_tangents
 
     nt = neural_tangents()
@@ -114,9 +135,6 @@ def other_ntk(
         vmap_axes=None if coupling == "exact" else (0 if is_whole else (0, 0), 0, {}),
         implementation=nt.NtkImplementation[_NEURAL_TANGENTS[method]],
     )
-    inputs = x if is_whole else (x, cotangents)
-    kernel = np.asarray(jax.jit(kernel_fn)(inputs, None, params))
-    if outputs == "trace":
-        return kernel * cotangents.shape[1]  # neural-tangents takes the mean
-    num_rows = kernel.shape[0] * kernel.shape[2]
-    return kernel.transpose(0, 2, 1, 3).reshape(num_rows, num_rows)
+    return jax.jit(
+        lambda params, x, cotangents: kernel_fn(x if is_whole else (x, cotangents), None, params)
+    )

@@ -128,9 +128,9 @@ def random_trace_norm(
         return _square_norms(gradients)[:, 0]
 
     if coupling == "exact":
-        values = lax.map(of_draw, signs)
+        values = _over_draws(of_draw, signs)
         return TraceEstimate(jnp.mean(values), jnp.std(values, ddof=1) / num_draws**0.5)
-    values = jnp.mean(lax.map(of_draw, signs), 0)
+    values = jnp.mean(_over_draws(of_draw, signs), 0)
     return TraceEstimate(jnp.sum(values), jnp.std(values, ddof=1) * len(x) ** 0.5)
 
 
@@ -189,6 +189,11 @@ def batch_loss_trace_norm(
     """
     gradient = jax.grad(lambda params: jnp.mean(_losses(apply_fn(params, x), labels)))(params)
     return len(x) * _square_norms(gradient, num_axes=0)
+
+
+def _over_draws(of_draw, signs):
+    """``lax.map``, but for one draw the function itself: a loop hinders the compiler."""
+    return of_draw(signs[0])[None] if len(signs) == 1 else lax.map(of_draw, signs)
 
 
 def _losses(outputs, labels) -> Float[Array, " batch"]:
