@@ -20,6 +20,12 @@ TINY = {"channels": 2, "cells": 1, "batch_size": 4, "steps": 4}
 RESULTS = ["logits.npz", "history.jsonl", "cells.svg", "cells.png"]
 
 
+@pytest.fixture
+def without_table(monkeypatch):
+    """No accuracy table for the command line: the runs that it is compared with have none."""
+    monkeypatch.delenv("NASJAX_DATA", raising=False)
+
+
 class StoppedError(Exception):
     """Raised in the middle of a run."""
 
@@ -102,7 +108,7 @@ COMMAND = [
 ]
 
 
-def test_kill_9_changes_nothing(whole_run, tmp_path):
+def test_kill_9_changes_nothing(whole_run, tmp_path, without_table):
     _, folder, *_ = whole_run
     command = [*COMMAND, "--out", str(tmp_path / "run")]
     history = tmp_path / "run" / "history.jsonl"
@@ -211,7 +217,7 @@ def test_batch_larger_than_the_data(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a file system of its own: root only")
-def test_full_disk_ends_in_one_line_and_resumes(whole_run, tmp_path):
+def test_full_disk_ends_in_one_line_and_resumes(whole_run, tmp_path, without_table):
     _, folder, *_ = whole_run
     disk = tmp_path / "disk"
     disk.mkdir()
