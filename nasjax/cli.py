@@ -4,6 +4,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +34,12 @@ app.add_typer(validate_app, name="validate")
 _console = Console()
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""
+
+_DataOption = Annotated[
+    str, typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME.")
+]
+_InitializationOption = Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")]
+_SeedOption = Annotated[int, typer.Option(help="Of everything random.")]
 
 DATA_VARIABLE = "NASJAX_DATA"
 """Environment variable that names a folder with benchmark tables."""
@@ -91,10 +99,7 @@ def _help_without_command(context: typer.Context) -> None:
 @search_app.command("nasi")
 def search_nasi(
     space: Annotated[str, typer.Option(help="Search space: nasbench201 or darts.")] = "nasbench201",
-    data: Annotated[
-        str,
-        typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME."),
-    ] = "random",
+    data: _DataOption = "random",
     labels: Annotated[str, typer.Option(help="true, or random: drawn uniformly once.")] = "true",
     steps: Annotated[
         int | None, typer.Option(help="Gradients to average, T. [nasbench201: 100, darts: 100]")
@@ -129,8 +134,8 @@ def search_nasi(
     mu: Annotated[
         float | None, typer.Option(help="Penalty coefficient. [nasbench201: 2, darts: 2]")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    initialization: Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")] = "lecun",
+    seed: _SeedOption = 0,
+    initialization: _InitializationOption = "lecun",
     normalization: Annotated[str, typer.Option(help="batch or none.")] = "batch",
     table: Annotated[
         Path | None,
@@ -172,11 +177,8 @@ def search_nasi(
         table = _default_table()
     loaded = None if table is None else load_nasbench201_table(table)
     out = out or Path("runs") / settings.run_name()
-    progress = _progress()
-    try:
-        result = run_nasi(settings, out, table=loaded, on_step=_show_step(progress))
-    finally:
-        progress.stop()
+    with _progress() as on_step:
+        result = run_nasi(settings, out, table=loaded, on_step=on_step)
     _print_result(result, out)
 
 
@@ -186,8 +188,10 @@ def _default_table() -> Path | None:
     return path if path and path.exists() else None
 
 
-def _progress() -> Progress:
-    return Progress(
+@contextmanager
+def _progress() -> Iterator[Callable]:
+    """Yields the ``on_step`` that shows bars, from the first step on: errors may come before."""
+    progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -195,27 +199,22 @@ def _progress() -> Progress:
         TextColumn("{task.fields[numbers]}"),
         console=_console,
     )
-
-
-def _show_step(progress: Progress):
-    names = {
-        "nu": "estimating nu",
-        "search": "searching",
-        "approximations": "approximations",
-        "widths": "infinite width",
-    }
     tasks = {}
 
     def on_step(phase, step, num_steps, record):
-        progress.start()  # not before there is something to show: errors may come first
+        title, numbers = _PHASES[phase]
+        progress.start()
         if phase not in tasks:
             tasks[phase] = progress.add_task(
-                names[phase], total=num_steps, completed=step, numbers="compiling ..."
+                title, total=num_steps, completed=step, numbers="compiling ..."
             )
             return
-        progress.update(tasks[phase], completed=step, numbers=_NUMBERS[phase](record))
+        progress.update(tasks[phase], completed=step, numbers=numbers(record))
 
-    return on_step
+    try:
+        yield on_step
+    finally:
+        progress.stop()
 
 
 def _nu_numbers(record) -> str:
@@ -228,22 +227,19 @@ def _search_numbers(record) -> str:
     return f"R {reward:.4g}  nu {nu:.4g}  {_nu_numbers(record)}"
 
 
-_NUMBERS = {
-    "nu": _nu_numbers,
-    "search": _search_numbers,
-    "approximations": lambda record: f"exact {record['exact']:.4g}",
-    "widths": lambda record: f"infinite {record['infinite']:.4g}",
+_PHASES = {
+    "nu": ("estimating nu", _nu_numbers),
+    "search": ("searching", _search_numbers),
+    "approximations": ("approximations", lambda record: f"exact {record['exact']:.4g}"),
+    "widths": ("infinite width", lambda record: f"infinite {record['infinite']:.4g}"),
 }
-"""What stands beside the progress bar of a phase."""
+"""What the bar of a phase is called, and what stands beside it."""
 
 
 @validate_app.command("ntk")
 def validate_ntk(
     space: Annotated[str, typer.Option(help="Search space: nasbench201 or darts.")] = "nasbench201",
-    data: Annotated[
-        str,
-        typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME."),
-    ] = "random",
+    data: _DataOption = "random",
     num_architectures: Annotated[
         int, typer.Option(help="Drawn uniformly, distinct and connected.")
     ] = 100,
@@ -253,8 +249,8 @@ def validate_ntk(
     ] = "4,8,16",
     channels: Annotated[int, typer.Option(help="Channels of the first stage.")] = 8,
     cells: Annotated[int, typer.Option(help="Cells: a stage in nasbench201, in all in darts.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    initialization: Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")] = "lecun",
+    seed: _SeedOption = 0,
+    initialization: _InitializationOption = "lecun",
     normalization: Annotated[
         str,
         typer.Option(help="none, or batch: gradients through the whole batch, many times dearer."),
@@ -292,11 +288,8 @@ def validate_ntk(
         num_infinite=num_infinite,
     )
     out = out or Path("runs") / settings.run_name()
-    progress = _progress()
-    try:
-        result = run_validation(settings, out, on_step=_show_step(progress))
-    finally:
-        progress.stop()
+    with _progress() as on_step:
+        result = run_validation(settings, out, on_step=on_step)
     _print_validation(result, out)
 
 

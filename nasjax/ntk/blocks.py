@@ -99,12 +99,13 @@ class BlockedNtk:
           InputError: if one row does not fit.
         """
         leaves = jax.tree.leaves(self._params)
-        row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        row_bytes = sum(leaf.nbytes for leaf in leaves)
         num_examples, num_rows = self._cotangents.shape[:2]
         capacity = min(int(memory_budget_bytes // row_bytes), 2 * num_examples * num_rows)
         while (shape := self._block_shape(capacity)) is not None:
             blocks = self._blocks(*shape)
-            need = self._forecast(shape, num_held=1 + (len(blocks[0]) > 1))
+            held = (1 + (len(blocks[0]) > 1)) * shape[0] * shape[1] * row_bytes
+            need = held + self._temporary_bytes(shape)
             if need <= memory_budget_bytes:
                 count = sum(len(group) for group in blocks)
                 return NtkPlan(
@@ -182,12 +183,9 @@ class BlockedNtk:
             return self._replicated(examples), self._replicated(cotangents)
         return examples, cotangents
 
-    def _forecast(self, shape: tuple[int, int], num_held: int) -> int:
+    def _temporary_bytes(self, shape: tuple[int, int]) -> int:
         analysis = self._program(shape).memory_analysis()
-        row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self._params))
-        held = shape[0] * shape[1] * row_bytes
-        temporary = 0 if analysis is None else analysis.temp_size_in_bytes * self._num_devices
-        return num_held * held + temporary
+        return 0 if analysis is None else analysis.temp_size_in_bytes * self._num_devices
 
     def kernel(self, plan: NtkPlan) -> Float[np.ndarray, "rows rows"]:
         """Computes the kernel by a plan of this object; float64."""
@@ -195,11 +193,17 @@ class BlockedNtk:
         num_outputs = self._cotangents.shape[1]
         size = plan.num_examples * (1 if self._is_traced else num_outputs)
         kernel = np.zeros((size, size))
+        program = self._program(shape)
+
+        def rows_of(block: _Block) -> list[Array]:
+            gradients = program(self._params, self._x, *self._arguments(block, shape))
+            return jax.tree.leaves(gradients)
+
         for group in self._blocks(*shape):
             for first, block in enumerate(group):
-                left = self._rows(block, shape)
+                left = rows_of(block)
                 for other in group[first:]:
-                    right = left if other is block else self._rows(other, shape)
+                    right = left if other is block else rows_of(other)
                     entries = self._products(left, right)
                     rows, columns = self._places(block, shape), self._places(other, shape)
                     entries = entries[np.ix_(rows >= 0, columns >= 0)]
@@ -208,10 +212,6 @@ class BlockedNtk:
                     if other is not block:
                         kernel[np.ix_(columns, rows)] += entries.T
         return kernel
-
-    def _rows(self, block: _Block, shape: tuple[int, int]) -> list[Array]:
-        gradients = self._program(shape)(self._params, self._x, *self._arguments(block, shape))
-        return jax.tree.leaves(gradients)
 
     def _places(self, block: _Block, shape: tuple[int, int]) -> np.ndarray:
         """Rows of the kernel that the rows of a filled-up block stand for, -1 for none."""

@@ -178,11 +178,7 @@ def lambda_min_bounds(
     References:
       Eigen-NAS, theorem 1, with ``beta_1(sigma_0) = 1`` and ``alpha_0 = 0``.
     """
-    _check_layers("lambda_min_bounds", activations, skips)
-    variance, layers = 1.0, []
-    for activation, skip in zip(activations, (0, *skips), strict=True):
-        layers.append(activation_constants(activation, variance))
-        variance *= layers[-1].beta_1 + skip
+    layers = _layer_constants("lambda_min_bounds", activations, skips)
     growth = [layer.beta_1 + skip for layer, skip in zip(layers, (0, *skips), strict=True)]
     slopes = [layer.beta_2 + skip for layer, skip in zip(layers, (0, *skips), strict=True)]
     ratio = num_examples / input_dim
@@ -222,14 +218,9 @@ def finite_lambda_min_bounds(
     References:
       Eigen-NAS, theorem 2.
     """
-    _check_layers("finite_lambda_min_bounds", activations, skips)
-    variance = activation_constants(activations[0]).beta_1
-    lowers, uppers = [], []
-    for activation, skip in zip(activations[1:], skips, strict=True):
-        constants = activation_constants(activation, variance)
-        variance *= constants.beta_1 + skip
-        lowers.append(constants.beta_3 + skip)
-        uppers.append(constants.beta_2 + skip)
+    layers = _layer_constants("finite_lambda_min_bounds", activations, skips)[1:]
+    lowers = [layer.beta_3 + skip for layer, skip in zip(layers, skips, strict=True)]
+    uppers = [layer.beta_2 + skip for layer, skip in zip(layers, skips, strict=True)]
     ratio = num_examples / input_dim
     total = sum(np.prod(uppers[start:]) for start in range(len(activations) + 1))
     return Bounds(float(ratio * np.prod(lowers)), float(ratio * total))
@@ -263,7 +254,10 @@ def linear_cell_ntk_scales(num_layers: int, width: int) -> tuple[float, float]:
     return float(num_layers * width), float(num_layers) * float(width) ** num_layers
 
 
-def _check_layers(where: str, activations: Sequence[str], skips: Sequence[int]) -> None:
+def _layer_constants(
+    where: str, activations: Sequence[str], skips: Sequence[int]
+) -> list[ActivationConstants]:
+    """Those of every hidden layer, at the largest variance that the layers before it allow."""
     if len(activations) < 2 or len(skips) != len(activations) - 1:
         raise InputError(
             f"{where}: `activations` must name at least 2 layers and `skips` be one fewer, got "
@@ -272,3 +266,8 @@ def _check_layers(where: str, activations: Sequence[str], skips: Sequence[int]) 
     for skip in skips:
         if skip not in (0, 1):
             raise InputError(f"{where}: `skips` must be 0 or 1, got {skip}.")
+    variance, layers = 1.0, []
+    for activation, skip in zip(activations, (0, *skips), strict=True):
+        layers.append(activation_constants(activation, variance))
+        variance *= layers[-1].beta_1 + skip
+    return layers

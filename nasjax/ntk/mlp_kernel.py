@@ -37,6 +37,7 @@ from jaxtyping import Float, Int
 from nasjax.errors import InputError, unknown_name
 from nasjax.ntk.dual_activations import NAMES, gaussian_mean, gaussian_moments
 from nasjax.ntk.infinite_kernel import InfiniteKernel
+from nasjax.ntk.pixel_kernel import image_pairs
 
 MLP_METHODS = {
     "exact": "the limit of wide networks",
@@ -88,7 +89,9 @@ def mlp_ntk(
     if method not in MLP_METHODS:
         raise unknown_name("mlp_ntk", "method", method, MLP_METHODS)
     _check_inputs(x, x2)
-    points, first, second = _pairs(x, x2)
+    points = x if x2 is None else jnp.concatenate([x, x2])
+    pairs = image_pairs(len(x), None if x2 is None else len(x2))
+    first, second = pairs.first, pairs.second
     itself = jnp.arange(len(points))  # the pairs of each point with itself come first
     is_exact = method == "exact"
 
@@ -115,29 +118,8 @@ def mlp_ntk(
     skips = jnp.concatenate([jnp.zeros(1, covariance.dtype), skips.astype(covariance.dtype)])
     (covariance, plain, _, ntk), _ = lax.scan(add_layer, carry, (activations, skips))
     ntk = ntk + (covariance if is_exact else plain)
-    return InfiniteKernel(_as_matrix(covariance, x, x2), _as_matrix(ntk, x, x2))
-
-
-def _pairs(x, x2) -> tuple[Array, np.ndarray, np.ndarray]:
-    """All points, and the pairs of them: each with itself, then those that are asked for."""
-    num, num2 = len(x), 0 if x2 is None else len(x2)
-    if x2 is None:
-        points, (first, second) = x, np.triu_indices(num, 1)
-    else:
-        points = jnp.concatenate([x, x2])
-        first, second = np.indices((num, num2)).reshape(2, -1)
-        second = second + num
-    itself = np.arange(num + num2)
-    return points, np.concatenate([itself, first]), np.concatenate([itself, second])
-
-
-def _as_matrix(values, x, x2) -> Float[Array, "batch batch2"]:
-    if x2 is not None:
-        return values[len(x) + len(x2) :].reshape(len(x), len(x2))
-    position = np.zeros((len(x), len(x)), int)
-    upper = np.triu_indices(len(x), 1)
-    position[upper] = np.arange(len(x), len(x) + len(upper[0]))
-    return values[position + position.T + np.diag(np.arange(len(x)))]
+    start = 0 if x2 is None else len(points)  # of the pairs that are asked for
+    return InfiniteKernel(covariance[start:][pairs.index], ntk[start:][pairs.index])
 
 
 def _checked_architecture(activations, skips) -> tuple[Array, Array]:
