@@ -238,7 +238,9 @@ _PHASES = {
 
 @validate_app.command("ntk")
 def validate_ntk(
-    space: Annotated[str, typer.Option(help="Search space: nasbench201 or darts.")] = "nasbench201",
+    space: Annotated[
+        str, typer.Option(help="Search space: nasbench201, darts or mlp.")
+    ] = "nasbench201",
     data: _DataOption = "random",
     num_architectures: Annotated[
         int, typer.Option(help="Drawn uniformly, distinct and connected.")
@@ -247,22 +249,43 @@ def validate_ntk(
         str,
         typer.Option(help="Ascending. The largest is also that of the exact trace norm."),
     ] = "4,8,16",
-    channels: Annotated[int, typer.Option(help="Channels of the first stage.")] = 8,
-    cells: Annotated[int, typer.Option(help="Cells: a stage in nasbench201, in all in darts.")] = 1,
+    channels: Annotated[
+        int | None,
+        typer.Option(
+            help="Channels of the first stage, or width of the hidden layers. [nasbench201: 8, "
+            "darts: 8, mlp: 256]"
+        ),
+    ] = None,
+    cells: Annotated[
+        int | None,
+        typer.Option(
+            help="Cells: a stage in nasbench201, in all in darts; layers of weights in mlp. "
+            "[nasbench201: 1, darts: 1, mlp: 10]"
+        ),
+    ] = None,
     seed: _SeedOption = 0,
-    initialization: _InitializationOption = "lecun",
+    initialization: Annotated[
+        str | None,
+        typer.Option(
+            help="lecun, he, xavier, ntk, or theory in mlp. [nasbench201: lecun, darts: lecun, "
+            "mlp: ntk]"
+        ),
+    ] = None,
     normalization: Annotated[
         str,
         typer.Option(help="none, or batch: gradients through the whole batch, many times dearer."),
     ] = "none",
     widths: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Channels at which finite networks are compared with infinite width, in "
-            "nasbench201; empty for none."
+            help="Channels at which finite networks are compared with infinite width; '' for none. "
+            "[nasbench201: 8,16,32, mlp: 64,256,1024]"
         ),
-    ] = "8,16,32",
-    num_infinite: Annotated[int, typer.Option(help="Architectures of that comparison.")] = 20,
+    ] = None,
+    num_infinite: Annotated[
+        int | None,
+        typer.Option(help="Architectures of that comparison. [20, or all if they are fewer]"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -284,7 +307,7 @@ def validate_ntk(
         seed=seed,
         initialization=initialization,
         normalization=normalization,
-        widths=_numbers("--widths", widths),
+        widths=None if widths is None else _numbers("--widths", widths),
         num_infinite=num_infinite,
     )
     out = out or Path("runs") / settings.run_name()
@@ -318,7 +341,7 @@ def _print_validation(result, out: Path) -> None:
         rows.add_row(AGNOSTIC[name], _coefficients(found))
     _console.print(rows)
     if summary["widths"]:
-        rows = Table("channels", "error to infinite width (median)", "correlation", box=None)
+        rows = Table("width", "error to infinite width (median)", "correlation", box=None)
         for width, found in summary["widths"].items():
             error = f"{100 * found['median_relative_error']:.1f} %"
             rows.add_row(str(width), error, _coefficients(found))

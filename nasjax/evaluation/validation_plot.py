@@ -112,6 +112,6 @@ def _draw_widths(axes, widths, summary) -> None:
     axes.axhline(1.0, color=GREY, linewidth=0.8, zorder=0)
     axes.set_xscale("log", base=2)
     axes.set_xticks(names, [str(width) for width in names])
-    axes.set(xlabel="channels", ylabel="trace norm / that of infinite width")
+    axes.set(xlabel="width", ylabel="trace norm / that of infinite width")
     axes.set_title(f"{len(widths)} architectures, one draw of weights")
     axes.legend(fontsize=7.5, frameon=False)

@@ -234,7 +234,7 @@ def check_network(
       apply_fn: ``(params, x) -> [batch, outputs]``.
       params: its parameters.
       x: ``[batch, ...]``.
-      coupling: a key of ``COUPLINGS``; ``"none"`` is checked by two forward passes.
+      coupling: a key of ``COUPLINGS``; ``"none"`` is checked by outputs of two examples.
 
     Returns:
       ``x`` as an array, and the number of outputs.
@@ -251,60 +251,60 @@ def check_network(
             f"{where}: `x` must have two examples for coupling={coupling!r}, got 1: statistics of "
             "one example normalise it by itself. Give more examples, or frozen statistics."
         )
-    leaves = jax.tree.leaves(params)
-    if not leaves:
+    if not jax.tree.leaves(params):
         raise InputError(f"{where}: `params` must hold an array, got none.")
-    for name, arrays in (("x", [x]), ("params", leaves)):
-        if not all(map(bool, _all_finite(arrays))):
-            raise InputError(
-                f"{where}: `{name}` must be finite, got NaN or infinity. Check where it comes from."
-            )
-    if coupling == "mapped":
-        shape = jax.eval_shape(
-            jax.vmap(lambda x: apply_fn(params, x[None])[0], axis_name=BATCH_AXIS), x
-        ).shape
-        if len(shape) != 2:
-            raise _wrong_outputs(where, shape)
-        return x, shape[1]
+    outputs_fn, probe = _programs(apply_fn, coupling)
     try:
-        together, alone = _probe(apply_fn)(params, x)
+        shape = outputs_fn.eval_shape(params, x).shape
+        if len(shape) != 2 or shape[0] != len(x):
+            raise InputError(
+                f"{where}: `apply_fn` must return [batch, outputs], got shape {list(shape)}. "
+                "Flatten or select its outputs."
+            )
+        is_x_finite, is_params_finite, is_alone = map(bool, jax.device_get(probe(params, x)))
     except flax.errors.InvalidRngError as error:
         raise InputError(
             f"{where}: `apply_fn` must be deterministic, but it asks for random numbers "
             f"({str(error).splitlines()[0]}). Turn dropout off."
         ) from error
-    if together.ndim != 2 or len(together) != len(x):
-        raise _wrong_outputs(where, together.shape)
-    if coupling == "none":
-        allowed = jnp.finfo(together.dtype).eps ** 0.5 * jnp.abs(together).max()
-        if jnp.abs(alone[0] - together[-1]).max() > allowed:
+    for name, is_finite in (("x", is_x_finite), ("params", is_params_finite)):
+        if not is_finite:
             raise InputError(
-                f"{where}: `apply_fn` must treat every example by itself for coupling='none', but "
-                "an example's outputs depend on the others. Is batch normalisation in training "
-                "mode (use coupling='exact', or running statistics) or dropout on (turn it off)?"
+                f"{where}: `{name}` must be finite, got NaN or infinity. Check where it comes from."
             )
-    return x, together.shape[1]
+    if not is_alone:
+        raise InputError(
+            f"{where}: `apply_fn` must treat every example by itself for coupling='none', but "
+            "an example's outputs depend on the others. Is batch normalisation in training "
+            "mode (use coupling='exact', or running statistics) or dropout on (turn it off)?"
+        )
+    return x, shape[1]
 
 
 @functools.lru_cache(maxsize=32)
-def _probe(apply_fn: ApplyFn):
-    """Outputs of a batch, and of its last example alone.
+def _programs(apply_fn: ApplyFn, coupling: str):
+    """The outputs of a batch, and what is checked of the values: each a jitted ``(params, x)``."""
 
-    The last one, as noise of a fixed key may give the first example the same in any batch.
-    """
-    return jax.jit(lambda params, x: (apply_fn(params, x), apply_fn(params, x[-1:])))
+    def outputs(params, x):
+        if coupling != "mapped":
+            return apply_fn(params, x)
+        return jax.vmap(lambda x: apply_fn(params, x[None])[0], axis_name=BATCH_AXIS)(x)
 
+    def is_alone(params, x):
+        # The last example, as noise of a fixed key may give the first one the same in any batch;
+        # with one neighbour, as that tells as much as the whole batch, which costs more.
+        together, alone = apply_fn(params, x[-2:]), apply_fn(params, x[-1:])
+        allowed = jnp.finfo(together.dtype).eps ** 0.5 * jnp.abs(together).max()
+        return ~(jnp.abs(alone[0] - together[-1]).max() > allowed)
 
-@jax.jit
-def _all_finite(arrays):
-    return [jnp.isfinite(array).all() for array in arrays]
+    def probe(params, x):
+        finite = [
+            jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+            for tree in (x, params)
+        ]
+        return *finite, is_alone(params, x) if coupling == "none" else True
 
-
-def _wrong_outputs(where: str, shape: tuple[int, ...]) -> InputError:
-    return InputError(
-        f"{where}: `apply_fn` must return [batch, outputs], got shape {list(shape)}. "
-        "Flatten or select its outputs."
-    )
+    return jax.jit(outputs), jax.jit(probe)
 
 
 def _to_float64(leaf):

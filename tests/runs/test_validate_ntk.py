@@ -11,10 +11,11 @@ import pytest
 
 from nasjax.errors import InputError
 from nasjax.networks import LayerConfig, static_network
-from nasjax.ntk import empirical_ntk
+from nasjax.ntk import empirical_ntk, mlp_ntk
 from nasjax.runs import ValidationSettings, run_validation
+from nasjax.runs import validation_measures as measures
 from nasjax.runs.validation_summary import summarise
-from nasjax.spaces import get_space
+from nasjax.spaces import get_space, mlp_space
 
 TINY = ValidationSettings(
     num_architectures=4, batch_sizes=(2, 4), channels=2, widths=(2,), num_infinite=3
@@ -60,15 +61,9 @@ def test_it_leaves_a_table_a_record_and_a_picture(whole_run):
 
 def test_exact_trace_norms_are_those_of_the_static_network(whole_run):
     _, result, _ = whole_run
-    from nasjax.runs import validate_ntk as module
-
     space = get_space("nasbench201")
-    names = ("data", "batch", "params", "archs", "labels", "images", "signs", "widths")
-    keys = dict(zip(names, jax.random.split(jax.random.key(0), 8), strict=True))
-    data = module._load(TINY, keys)
+    data, params = _start_of(TINY, space)
     config = LayerConfig("lecun", "none")
-    programs = module._programs("nasbench201", 10, 2, 1, config)
-    params = module._params(programs, space, keys["params"], data.x)
     row = result.rows[1]
     genotype = space.from_string(row["architecture"])
     network = static_network("nasbench201", genotype, channels=2, num_cells=1, config=config)
@@ -89,11 +84,46 @@ def test_exact_trace_norms_are_those_of_the_static_network(whole_run):
     assert row["batch_loss_4"] == pytest.approx(4 * squares, rel=1e-4)
 
 
+def _start_of(settings, space):
+    """The batch and the parameters of a run."""
+    names = ("data", "batch", "params", "archs", "labels", "images", "signs", "widths")
+    keys = dict(zip(names, jax.random.split(jax.random.key(settings.seed), 8), strict=True))
+    data = measures.load_batch(settings, keys["data"], keys["batch"])
+    programs = measures._programs(
+        *(settings.space, data.num_classes, settings.channels, settings.cells),
+        *(settings.initialization, settings.normalization),
+    )
+    return data, measures._params(programs, space, keys["params"], data.x)
+
+
 def _restrict(params, shapes):
     """The parameters that a static network shares with the one-shot network."""
     if not isinstance(shapes, dict):
         return params
     return {name: _restrict(params[name], tree) for name, tree in shapes.items()}
+
+
+def test_dense_networks_follow_their_infinite_width(tmp_path):
+    settings = ValidationSettings(
+        space="mlp", num_architectures=4, batch_sizes=(2, 4), channels=32, cells=4, widths=(16, 512)
+    )
+    assert settings.initialization == "ntk"
+    result = run_validation(settings, tmp_path)
+    data, params = _start_of(settings, mlp_space(4))
+    assert data.x.shape == (4, 3072)
+    np.testing.assert_allclose(np.linalg.norm(data.x, axis=1), 1.0, rtol=1e-5)
+    for row in result.rows:
+        genotype = mlp_space(4).from_string(row["architecture"])
+        network = static_network("mlp", genotype, width=32)
+        kernel = empirical_ntk(
+            lambda params, x, network=network: network.apply({"params": params}, x), params, data.x
+        )
+        assert row["exact"] == pytest.approx(np.trace(kernel.matrix), rel=1e-5)
+        infinite = mlp_ntk(genotype[:3], genotype[3:], data.x).ntk
+        assert row["infinite"] == pytest.approx(10 * float(jnp.trace(infinite)), rel=1e-5)
+    errors = [result.summary["widths"][width]["median_relative_error"] for width in (16, 512)]
+    assert errors[1] < 0.1
+    assert errors[1] < errors[0]
 
 
 def test_interruptions_change_nothing(whole_run, tmp_path):
@@ -164,7 +194,11 @@ def test_failed_networks_are_counted_and_left_out():
     ("change", "message"),
     [
         ({"space": "darst"}, "--space: unknown space 'darst'. Did you mean 'darts'"),
-        ({"space": "mlp"}, "--space: unknown space 'mlp'"),
+        ({"space": "mlp", "normalization": "batch"}, "--normalization: unknown .*'batch'"),
+        ({"space": "mlp", "cells": 2}, "--cells: must be 3 to 100, got 2"),
+        ({"space": "mlp", "cells": 3, "num_architectures": 26}, "--num-architectures: .* 3 to 25"),
+        ({"initialization": "theory"}, "--initialization: unknown"),
+        ({"space": "darts", "widths": (8,)}, "--widths: must be empty in darts"),
         ({"num_architectures": 2}, "--num-architectures: must be 3 to 7812, got 2"),
         ({"num_architectures": 9999}, "--num-architectures: must be 3 to 7812"),
         (
