@@ -16,8 +16,8 @@ from nasjax.errors import InputError
 from nasjax.ntk.gradients import ApplyFn, output_gradients
 from nasjax.types import PyTree
 
-_CHUNK = 16384
-"""Parameters whose gradients are converted to float64 at a time."""
+_PIECE = 2**20
+"""Numbers of one block that are converted to float64 at a time."""
 
 
 class NtkPlan(NamedTuple):
@@ -33,7 +33,9 @@ class NtkPlan(NamedTuple):
       num_gradients: gradients of single outputs that are computed; more than the Jacobian has rows
         where blocks are computed again.
       jacobian_bytes: size of the whole Jacobian.
-      forecast_bytes: most memory that gradients take at a time, by the compiler's analysis.
+      forecast_bytes: most memory that gradients, what computes them and their products take at a
+        time, by the compiler's analysis. On a CPU the process grows by some more, as the allocator
+        keeps what was freed.
     """
 
     num_examples: int
@@ -105,7 +107,7 @@ class BlockedNtk:
         while (shape := self._block_shape(capacity)) is not None:
             blocks = self._blocks(*shape)
             held = (1 + (len(blocks[0]) > 1)) * shape[0] * shape[1] * row_bytes
-            need = held + self._temporary_bytes(shape)
+            need = held + max(self._temporary_bytes(shape), self._piece_bytes(shape))
             if need <= memory_budget_bytes:
                 count = sum(len(group) for group in blocks)
                 return NtkPlan(
@@ -162,13 +164,28 @@ class BlockedNtk:
 
     def _program(self, shape: tuple[int, int]):
         block = self._arguments(_Block(range(shape[0]), range(shape[1])), shape)
-        leaves, structure = jax.tree.flatten((self._params, self._x, *block))
+        arguments = self._row_kinds(shape), self._params, self._x, *block
+        leaves, structure = jax.tree.flatten(arguments)
         kinds = tuple(
             jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
             for leaf in leaves
         )
         is_x64 = jax.config.jax_enable_x64
         return _compiled(self._apply_fn, self._coupling, self._mesh, structure, kinds, is_x64)
+
+    def _row_kinds(self, shape: tuple[int, int]) -> PyTree:
+        sharding = None if self._mesh is None else _over_devices(self._mesh)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*shape, *leaf.shape), leaf.dtype, sharding=sharding),
+            self._params,
+        )
+
+    def _empty_rows(self, shape: tuple[int, int]) -> PyTree:
+        """Memory for the gradients of a block, which later blocks reuse."""
+        return jax.tree.map(
+            lambda kind: jnp.zeros(kind.shape, kind.dtype, device=kind.sharding),
+            self._row_kinds(shape),
+        )
 
     def _arguments(self, block: _Block, shape: tuple[int, int]):
         """Positions and cotangents of a block, filled up to ``shape`` with rows of zeros."""
@@ -187,6 +204,14 @@ class BlockedNtk:
         analysis = self._program(shape).memory_analysis()
         return 0 if analysis is None else analysis.temp_size_in_bytes * self._num_devices
 
+    def _piece_bytes(self, shape: tuple[int, int]) -> int:
+        """Memory of ``_products``: a piece of each of two blocks in float64, and the products."""
+        num_rows = shape[0] * (1 if self._is_traced else shape[1])
+        columns = max(leaf.size for leaf in jax.tree.leaves(self._params))
+        columns *= shape[1] if self._is_traced else 1
+        step = self._num_devices * _piece_columns(num_rows)
+        return 8 * num_rows * (2 * min(columns, step) + num_rows)
+
     def kernel(self, plan: NtkPlan) -> Float[np.ndarray, "rows rows"]:
         """Computes the kernel by a plan of this object; float64."""
         shape = plan.block_examples, plan.block_outputs
@@ -195,16 +220,19 @@ class BlockedNtk:
         kernel = np.zeros((size, size))
         program = self._program(shape)
 
-        def rows_of(block: _Block) -> list[Array]:
-            gradients = program(self._params, self._x, *self._arguments(block, shape))
-            return jax.tree.leaves(gradients)
+        def rows_of(block: _Block, before) -> PyTree:
+            return program(before, self._params, self._x, *self._arguments(block, shape))
 
-        for group in self._blocks(*shape):
+        groups = self._blocks(*shape)
+        left = self._empty_rows(shape)
+        spare = self._empty_rows(shape) if len(groups[0]) > 1 else None
+        for group in groups:
             for first, block in enumerate(group):
-                left = rows_of(block)
+                left = rows_of(block, left)
                 for other in group[first:]:
-                    right = left if other is block else rows_of(other)
-                    entries = self._products(left, right)
+                    if other is not block:
+                        spare = rows_of(other, spare)
+                    entries = self._products(left, left if other is block else spare)
                     rows, columns = self._places(block, shape), self._places(other, shape)
                     entries = entries[np.ix_(rows >= 0, columns >= 0)]
                     rows, columns = rows[rows >= 0], columns[columns >= 0]
@@ -224,38 +252,48 @@ class BlockedNtk:
         places = examples[:, None] * self._cotangents.shape[1] + outputs
         return np.where((examples[:, None] < 0) | (outputs < 0), -1, places).reshape(-1)
 
-    def _products(self, left: list[Array], right: list[Array]) -> np.ndarray:
+    def _products(self, left: PyTree, right: PyTree) -> np.ndarray:
         with jax.enable_x64(True):
-            return np.asarray(
-                _gram(left, right, is_traced=self._is_traced, num_shards=self._num_devices)
-            )
+            total = 0.0
+            for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+                total = _add_products(
+                    total, a, b, is_traced=self._is_traced, num_shards=self._num_devices
+                )
+            return np.asarray(total)
+
+
+def _over_devices(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec("devices"))
 
 
 @lru_cache(maxsize=32)
 def _compiled(apply_fn, coupling: str, mesh: Mesh | None, structure, kinds, is_x64: bool):
     """The program for the gradients of a block; kept for the next kernel of the same network."""
+    sharding = None if mesh is None else _over_devices(mesh)
 
-    def gradients(params, x, examples, cotangents):
+    def gradients(before, params, x, examples, cotangents):
+        del before  # donated: the gradients take its memory
         if mesh is None:
             return output_gradients(
                 apply_fn, params, x, cotangents, coupling=coupling, examples=examples
             )
         # The examples of a block decide where its gradients are computed.
-        sharding = NamedSharding(mesh, PartitionSpec("devices"))
         chosen = lax.with_sharding_constraint(x[examples], sharding)
         cotangents = lax.with_sharding_constraint(cotangents, sharding)
         return output_gradients(apply_fn, params, chosen, cotangents)
 
-    return jax.jit(gradients).lower(*jax.tree.unflatten(structure, kinds)).compile()
+    program = jax.jit(gradients, donate_argnums=0, keep_unused=True, out_shardings=sharding)
+    return program.lower(*jax.tree.unflatten(structure, kinds)).compile()
 
 
 @partial(jax.jit, static_argnames=("is_traced", "num_shards"))
-def _gram(left, right, *, is_traced: bool, num_shards: int):
-    """Products of rows in float64, a piece of the parameters at a time."""
-    return sum(
-        _leaf_gram(as_rows(a, is_traced=is_traced), as_rows(b, is_traced=is_traced), num_shards)
-        for a, b in zip(left, right, strict=True)
-    )
+def _add_products(total, a, b, *, is_traced: bool, num_shards: int):
+    """Adds the products of rows of one parameter in float64, a piece of the columns at a time.
+
+    A program a parameter: in one for all, the pieces of all parameters are held side by side.
+    """
+    a, b = (as_rows(leaf, is_traced=is_traced) for leaf in (a, b))
+    return total + _products_of_rows(a, b, num_shards)
 
 
 def as_rows(leaf: Array, *, is_traced: bool) -> Float[Array, "rows columns"]:
@@ -263,8 +301,13 @@ def as_rows(leaf: Array, *, is_traced: bool) -> Float[Array, "rows columns"]:
     return leaf.reshape(len(leaf) if is_traced else leaf.shape[0] * leaf.shape[1], -1)
 
 
-def _leaf_gram(a, b, num_shards: int):
-    step = num_shards * _CHUNK
+def _piece_columns(num_rows: int) -> int:
+    return max(_PIECE // num_rows, 256)
+
+
+def _products_of_rows(a, b, num_shards: int):
+    piece = _piece_columns(len(a))
+    step = num_shards * piece
     num_steps = a.shape[1] // step
     rest = (a[:, num_steps * step :], b[:, num_steps * step :])
     total = jnp.matmul(*_in_float64(rest[0], rest[1].T))
@@ -281,7 +324,7 @@ def _leaf_gram(a, b, num_shards: int):
         return lax.fori_loop(0, num_steps, add_slice, total)
     # Each device keeps a part of the columns, so that what is exchanged is rows x rows.
     a, b = (
-        array[:, : num_steps * step].reshape(len(array), num_shards, num_steps, _CHUNK)
+        array[:, : num_steps * step].reshape(len(array), num_shards, num_steps, piece)
         for array in (a, b)
     )
 

@@ -5,6 +5,7 @@ from typing import Protocol
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
@@ -109,8 +110,9 @@ def output_cotangents(
                 f"{'none' if labels is None else list(jnp.shape(labels))}. Pass one an example."
             )
         return jax.nn.one_hot(labels, num_outputs)[:, None]
-    rows = jnp.ones((1, num_outputs)) if outputs == "sum" else jnp.eye(num_outputs)
-    return jnp.broadcast_to(rows, (num_examples, *rows.shape))
+    # By numpy, as they do not depend on arguments: nothing is dispatched for them.
+    rows = np.ones((1, num_outputs)) if outputs == "sum" else np.eye(num_outputs)
+    return np.broadcast_to(rows.astype(np.float32), (num_examples, *rows.shape))
 
 
 def output_gradients(

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.extend
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -77,7 +76,7 @@ def other_ntk(
     cotangents: Float[Array, "batch rows outputs"],
     outputs: str,
     coupling: str,
-) -> Float[np.ndarray, "rows rows"]:
+) -> Float[Array, "rows rows"]:
     """The kernel by one of ``ROUTES``, in the type of the parameters.
 
     Args:
@@ -100,8 +99,7 @@ def other_ntk(
         raise InputError(
             f"{where}: `method` must be 'blocks' for coupling='mapped', got {method!r}."
         )
-    cotangents = jnp.asarray(cotangents)
-    kernel = np.asarray(_kernel_fn(method, apply_fn, outputs, coupling)(params, x, cotangents))
+    kernel = _kernel_fn(method, apply_fn, outputs, coupling)(params, x, cotangents)
     if method == "jacrev":
         return kernel
     if outputs == "trace":
