@@ -16,8 +16,8 @@ from nasjax.errors import InputError
 from nasjax.ntk.gradients import ApplyFn, output_gradients
 from nasjax.types import PyTree
 
-_PIECE = 2**20
-"""Numbers of one block that are converted to float64 at a time."""
+_PIECE = 2**17
+"""Numbers of one block that are converted to float64 at a time: what stays in a cache."""
 
 
 class NtkPlan(NamedTuple):

@@ -142,16 +142,16 @@ def output_gradients(
     """
 
     def rows(params, x, cotangents):
-        _, vjp = jax.vjp(lambda params: apply_fn(params, x[None])[0], params)
-        return jax.vmap(lambda row: vjp(row)[0])(cotangents)
+        found, vjp = jax.vjp(lambda params: apply_fn(params, x[None])[0], params)
+        return jax.vmap(lambda row: vjp(row)[0])(cotangents.astype(found.dtype))
 
     if coupling == "exact":
-        _, vjp = jax.vjp(lambda params: apply_fn(params, x), params)
+        found, vjp = jax.vjp(lambda params: apply_fn(params, x), params)
         chosen = jnp.arange(len(x)) if examples is None else examples
         place = jax.nn.one_hot(chosen, len(x))
         # [chosen, rows, batch, outputs]: a row's weights stand at its own example.
         spread = place[:, None, :, None] * cotangents[:, :, None, :]
-        return jax.vmap(jax.vmap(lambda row: vjp(row)[0]))(spread)
+        return jax.vmap(jax.vmap(lambda row: vjp(row)[0]))(spread.astype(found.dtype))
     if coupling == "mapped":
         gradients = jax.vmap(rows, in_axes=(None, 0, 0), axis_name=BATCH_AXIS)(
             params, x, cotangents

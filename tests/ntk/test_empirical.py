@@ -184,13 +184,18 @@ def test_examples_are_spread_over_devices(outputs):
     assert got.plan.num_blocks > 1
 
 
-def test_wide_layers_are_summed_in_pieces():
+@pytest.mark.parametrize("is_spread", [False, True])
+def test_wide_layers_are_summed_in_pieces(is_spread):
     """Leaves beyond the piece that is converted to float64 at a time, with a rest."""
-    params = jax.random.normal(jax.random.key(10), (3, 13_001))
+    devices = jax.devices() if is_spread else None
+    params = jax.random.normal(jax.random.key(10), (3, 50_001 * len(devices or [1])))
     x = jax.random.normal(jax.random.key(11), (4, 3))
     # f = sum_j tanh(x w)_j: the gradient is x_i sech^2(x w)_j.
     got = empirical_ntk(
-        lambda w, x: jnp.tanh(x @ w).sum(1, keepdims=True), params, x, devices=jax.devices()
+        lambda w, x: jnp.tanh(x @ w).sum(1, keepdims=True),
+        *(params, x),
+        method="blocks",
+        devices=devices,
     )
     slopes = 1 - np.tanh(np.asarray(x, np.float64) @ np.asarray(params, np.float64)) ** 2
     expected = (slopes @ slopes.T) * (np.asarray(x, np.float64) @ np.asarray(x, np.float64).T)
