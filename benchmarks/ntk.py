@@ -124,7 +124,7 @@ def measure(options):
     kernel = jax.block_until_ready(run(params, x))
     first = time.perf_counter() - start
     seconds = []
-    for _ in range(options.repeats):
+    while len(seconds) < options.repeats or sum(seconds) < options.seconds:
         start = time.perf_counter()
         jax.block_until_ready(run(params, x))
         seconds.append(time.perf_counter() - start)
@@ -184,6 +184,7 @@ def main():
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--budget", type=int, default=128, help="MiB")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="least time of all repeats")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds a way")
     parser.add_argument("--way", choices=(*WAYS, "approximations"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -20,6 +20,11 @@ _PIECE = 2**17
 """Numbers of one block that are converted to float64 at a time: what stays in a cache."""
 
 
+_PREFERRED_BYTES = 2**26
+"""Size of a block of a traced kernel, where smaller blocks need no more gradients: writing to
+memory that was not used before is what a larger one waits for."""
+
+
 class NtkPlan(NamedTuple):
     """How a kernel is computed, and what that takes.
 
@@ -91,6 +96,10 @@ class BlockedNtk:
         return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
 
     @property
+    def _row_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self._params))
+
+    @property
     def _num_devices(self) -> int:
         return 1 if self._mesh is None else self._mesh.size
 
@@ -100,8 +109,7 @@ class BlockedNtk:
         Raises:
           InputError: if one row does not fit.
         """
-        leaves = jax.tree.leaves(self._params)
-        row_bytes = sum(leaf.nbytes for leaf in leaves)
+        row_bytes = self._row_bytes
         num_examples, num_rows = self._cotangents.shape[:2]
         capacity = min(int(memory_budget_bytes // row_bytes), 2 * num_examples * num_rows)
         while (shape := self._block_shape(capacity)) is not None:
@@ -113,7 +121,7 @@ class BlockedNtk:
                 return NtkPlan(
                     num_examples=num_examples,
                     num_rows=num_examples * num_rows,
-                    num_params=sum(leaf.size for leaf in leaves),
+                    num_params=sum(leaf.size for leaf in jax.tree.leaves(self._params)),
                     block_examples=shape[0],
                     block_outputs=shape[1],
                     num_blocks=count,
@@ -136,10 +144,11 @@ class BlockedNtk:
         num_examples, num_rows = self._cotangents.shape[:2]
         multiple = self._num_devices
         padded = -(-num_examples // multiple) * multiple
+        if self._is_traced and padded <= capacity:
+            preferred = _PREFERRED_BYTES // (padded * self._row_bytes)
+            return padded, _even_part(num_rows, min(capacity // padded, max(preferred, 2)))
         if padded * num_rows <= capacity:
             return padded, num_rows
-        if self._is_traced and padded <= capacity:
-            return padded, capacity // padded
         half = capacity // 2  # two blocks at a time
         if self._coupling == "mapped":  # all examples at once, or none
             return (padded, half // padded) if half >= padded and not self._is_traced else None
@@ -338,6 +347,13 @@ def _products_of_rows(a, b, num_shards: int):
 
 def _in_float64(*arrays):
     return [array.astype(jnp.float64) for array in arrays]
+
+
+def _even_part(total: int, most: int) -> int:
+    """A part of at most ``most``: one that divides the total if it is not too small."""
+    most = min(most, total)
+    divisor = next(part for part in range(most, 0, -1) if total % part == 0)
+    return divisor if 2 * divisor >= most else -(-total // -(-total // most))
 
 
 def _count_gradients(group: Sequence[_Block]) -> int:

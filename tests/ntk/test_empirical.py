@@ -202,6 +202,19 @@ def test_wide_layers_are_summed_in_pieces(is_spread):
     assert_same(got.matrix, expected, "float32")
 
 
+@pytest.mark.parametrize("method", ["blocks", "jacrev", "structured_derivatives"])
+def test_half_precision_networks_have_kernels(method):
+    apply_fn, params = dense_network(jax.random.key(30))
+    x = dense_data(jax.random.key(31))
+
+    def half(params, x):
+        return apply_fn(*jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, x)))
+
+    got = empirical_ntk(half, params, x, method=method).matrix
+    expected = reference(apply_fn, params, x, "trace")
+    assert np.abs(got - expected).max() <= 0.02 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_the_traced_form_is_the_same_and_may_be_mapped(outputs):
     apply_fn, params = dense_network(jax.random.key(12))
