@@ -330,9 +330,10 @@ def _print_validation(result, out: Path) -> None:
         f"correlation with the exact trace norm over {summary['num_architectures']} architectures"
         f"{failed}: Pearson / Spearman"
     )
-    rows = Table("", *(f"b = {size}" for size in summary["approximations"]["batch_loss"]), box=None)
-    for name, found in summary["approximations"].items():
-        rows.add_row(name, *map(_coefficients, found.values()))
+    found = summary["approximations"]
+    rows = Table("batch", *found, box=None)
+    for size in found["batch_loss"]:
+        rows.add_row(str(size), *(_coefficients(by_size[size]) for by_size in found.values()))
     _console.print(rows)
     from nasjax.runs.validation_summary import AGNOSTIC
 

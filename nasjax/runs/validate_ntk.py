@@ -1,6 +1,7 @@
 """How well approximations of the NTK trace norm follow the exact one over a search space."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,7 +237,8 @@ def _finish(settings, data: ValidationData, folder: RunFolder, records, num_run:
     for row in merged:
         row.pop("phase")
     folder.write_text("validation.csv", as_csv(merged))
-    title = f"NTK trace norm, {settings.space}, {settings.data}, seed {settings.seed}"
+    source = re.sub(r"npz:.*[/\\]", "npz:", settings.data).partition("#")[0]
+    title = f"NTK trace norm, {settings.space}, {source}, seed {settings.seed}"
     draw_validation(rows, wide, summary, folder.path / "validation", title=title)
     folder.write_json(
         "validation.json",
