@@ -104,15 +104,40 @@ def output_cotangents(
     if outputs not in OUTPUTS:
         raise unknown_name(where, "kind of outputs", outputs, OUTPUTS)
     if outputs == "label":
-        if labels is None or jnp.shape(labels) != (num_examples,):
-            raise InputError(
-                f"{where}: `labels` must be [{num_examples}] integers for outputs='label', got "
-                f"{'none' if labels is None else list(jnp.shape(labels))}. Pass one an example."
-            )
+        check_labels(where, labels, num_examples, num_outputs)
         return jax.nn.one_hot(labels, num_outputs)[:, None]
     # By numpy, as they do not depend on arguments: nothing is dispatched for them.
     rows = np.ones((1, num_outputs)) if outputs == "sum" else np.eye(num_outputs)
     return np.broadcast_to(rows.astype(np.float32), (num_examples, *rows.shape))
+
+
+def check_labels(
+    where: str, labels: Int[Array, " batch"] | None, num_examples: int, num_outputs: int
+) -> None:
+    """Checks labels, their values only where they are not traced.
+
+    Args:
+      where: the function that was called, for messages.
+      labels: ``[batch]``.
+      num_examples: ``batch``.
+      num_outputs: of the network.
+
+    Raises:
+      InputError: if they are not ``[batch]`` integers from 0 to ``num_outputs - 1``.
+    """
+    got = None if labels is None else jnp.asarray(labels)
+    if got is None or got.shape != (num_examples,) or not jnp.issubdtype(got.dtype, jnp.integer):
+        found = "none" if got is None else f"{got.dtype}{list(got.shape)}"
+        raise InputError(
+            f"{where}: `labels` must be [{num_examples}] integers, got {found}. Pass one an example."
+        )
+    if isinstance(got, jax.core.Tracer) or not num_examples:
+        return
+    if (wrong := (got < 0) | (got >= num_outputs)).any():
+        raise InputError(
+            f"{where}: `labels` must be from 0 to {num_outputs - 1}, the last output, got "
+            f"{int(got[jnp.argmax(wrong)])}."
+        )
 
 
 def output_gradients(

@@ -20,7 +20,6 @@ from nasjax.ntk import (
     summed_loss_trace_norm,
 )
 from nasjax.runs.nasi import IMAGE_SIZE
-from nasjax.search import zero_logits
 from nasjax.spaces import Space, get_space, mlp_space
 from nasjax.spaces.mlp import split_genotype
 from nasjax.types import Key, Weights
@@ -138,8 +137,15 @@ def _programs(
         )
     else:
         config = LayerConfig(initialization, normalization)
+        # A whole genotype of DARTS sums two edges a node, where a search draws one.
+        edges = {"num_edges": 2} if space == "darts" else {}
         network = one_shot_network(
-            space, num_classes=num_classes, channels=channels, num_cells=num_cells, config=config
+            space,
+            num_classes=num_classes,
+            channels=channels,
+            num_cells=num_cells,
+            config=config,
+            **edges,
         )
     coupling = "none" if normalization == "none" else "exact"
 
@@ -206,7 +212,8 @@ def _weights(space: Space, genotype) -> Weights:
 
 
 def _params(programs: _Programs, space: Space, key, x):
-    return init_params(key, programs.network, zero_logits(space.decisions), x[:2])
+    weights = jax.eval_shape(lambda key: space.one_hot(space.sample(key)), key)
+    return init_params(key, programs.network, weights, x[:2])
 
 
 def widths(settings, space: Space, data: ValidationData, keys) -> MeasureFn:

@@ -15,6 +15,7 @@ from nasjax.networks import LayerConfig, static_network
 from nasjax.ntk import cell_network_ntk, empirical_ntk, mlp_ntk
 from nasjax.runs import ValidationSettings, run_validation
 from nasjax.runs import validation_measures as measures
+from nasjax.runs.validate_ntk import VALIDATION_DEFAULTS
 from nasjax.runs.validation_summary import summarise
 from nasjax.spaces import get_space, mlp_space
 
@@ -67,17 +68,19 @@ def test_it_leaves_a_table_a_record_and_a_picture(whole_run):
     assert result.num_run == 7
 
 
-def test_trace_norms_of_cells_are_those_of_the_static_network(tmp_path):
+@pytest.mark.parametrize("name", ["nasbench201", pytest.param("darts", marks=pytest.mark.slow)])
+def test_trace_norms_of_cells_are_those_of_the_static_network(name, tmp_path):
+    widths = (2,) if name == "nasbench201" else ()
     settings = ValidationSettings(
-        num_architectures=3, batch_sizes=(4,), channels=2, widths=(2,), num_infinite=3
+        name, num_architectures=3, batch_sizes=(4,), channels=2, widths=widths
     )
     result = run_validation(settings, tmp_path)
-    space = get_space("nasbench201")
+    space = get_space(name)
     data, params = _start_of(settings, space)
     config = LayerConfig("lecun", "none")
     row = result.rows[1]
     genotype = space.from_string(row["architecture"])
-    network = static_network("nasbench201", genotype, channels=2, num_cells=1, config=config)
+    network = static_network(name, genotype, channels=2, num_cells=1, config=config)
     used = jax.eval_shape(network.init, jax.random.key(1), data.x)["params"]
     chosen = _restrict(params, used)
     kernel = empirical_ntk(
@@ -93,6 +96,8 @@ def test_trace_norms_of_cells_are_those_of_the_static_network(tmp_path):
     gradient = jax.grad(loss)(chosen)
     squares = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient))
     assert row["batch_loss_4"] == pytest.approx(4 * squares, rel=1e-4)
+    if not widths:
+        return
     # At infinite width, of the images averaged over squares of 4x4 pixels.
     images = flax.linen.avg_pool(data.x, (4, 4), (4, 4))
     (graph,) = space.describe(genotype)
@@ -202,6 +207,22 @@ def test_failed_networks_are_counted_and_left_out():
     assert summary["approximations"]["summed_loss"][2]["pearson"]["value"] == pytest.approx(1.0)
     with pytest.raises(InputError, match="3 of 3 trace norms must be finite, got 2"):
         summarise([rows[0], rows[1], rows[4]], [], (2,), ())
+
+
+@pytest.mark.parametrize("name", VALIDATION_DEFAULTS)
+def test_every_space_is_measured(name):
+    """By shapes alone: to compile the programs of all spaces takes minutes."""
+    settings = ValidationSettings(name, batch_sizes=(2, 3), channels=2)
+    space = measures.space_of(settings)
+    data, params = _start_of(settings, space)
+    genotype = space.sample(jax.random.key(0))
+    programs = measures._programs(
+        *(name, 10, 2, settings.cells, settings.initialization, settings.normalization)
+    )
+    arguments = space.one_hot(genotype), params, data.x
+    assert jax.eval_shape(programs.traces, *arguments).shape == (3,)
+    found = jax.eval_shape(programs.approximations, *arguments, data.y, jax.random.key(1))
+    assert [value.shape for value in found] == [()] * 4
 
 
 @pytest.mark.parametrize(
