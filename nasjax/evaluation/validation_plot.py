@@ -84,14 +84,26 @@ def _draw_pairs(axes, rows, summary) -> None:
 
 
 def _draw_correlations(axes, summary) -> None:
-    for name, (_, colour, marker) in _STYLES.items():
+    for shift, (name, (_, colour, marker)) in zip((0.94, 1.0, 1.06), _STYLES.items(), strict=True):
         found = summary["approximations"][name]
         sizes = sorted(found)
-        for kind, line in (("pearson", "solid"), ("spearman", "dashed")):
-            values = [found[size][kind]["value"] for size in sizes]
-            axes.plot(sizes, values, marker, color=colour, linestyle=line, markersize=4)
-        low, high = ([found[size]["pearson"][end] for size in sizes] for end in ("low", "high"))
-        axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
+        # Side by side, so that the intervals of one do not hide those of another.
+        places = [size * shift for size in sizes]
+        pearson, low, high = (
+            np.array([found[size]["pearson"][end] for size in sizes])
+            for end in ("value", "low", "high")
+        )
+        axes.errorbar(
+            *(places, pearson, [np.maximum(pearson - low, 0), np.maximum(high - pearson, 0)]),
+            fmt=marker,
+            color=colour,
+            linestyle="solid",
+            markersize=4,
+            elinewidth=0.9,
+            capsize=2,
+        )
+        spearman = [found[size]["spearman"]["value"] for size in sizes]
+        axes.plot(places, spearman, color=colour, linestyle="dashed", linewidth=0.9)
     axes.plot([], [], color=GREY, label="Pearson, with 95 % interval")
     axes.plot([], [], color=GREY, linestyle="dashed", label="Spearman")
     axes.set_xscale("log", base=2)
@@ -113,5 +125,6 @@ def _draw_widths(axes, widths, summary) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(names, [str(width) for width in names])
     axes.set(xlabel="width", ylabel="trace norm / that of infinite width")
-    axes.set_title(f"{len(widths)} architectures, one draw of weights")
+    axes.plot([], [], color=BLUE, alpha=0.3, linewidth=0.9, label="one architecture")
+    axes.set_title(f"finite width, {len(widths)} architectures")
     axes.legend(fontsize=7.5, frameon=False)

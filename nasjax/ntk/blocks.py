@@ -109,13 +109,18 @@ class BlockedNtk:
         Raises:
           InputError: if one row does not fit.
         """
-        row_bytes = self._row_bytes
+        if not isinstance(memory_budget_bytes, int | float | np.number):
+            raise InputError(
+                f"{where}: `memory_budget_bytes` must be a number, got {memory_budget_bytes!r}."
+            )
+        row_bytes, needed = self._row_bytes, 0
         num_examples, num_rows = self._cotangents.shape[:2]
         capacity = min(int(memory_budget_bytes // row_bytes), 2 * num_examples * num_rows)
         while (shape := self._block_shape(capacity)) is not None:
             blocks = self._blocks(*shape)
             held = (1 + (len(blocks[0]) > 1)) * shape[0] * shape[1] * row_bytes
             need = held + max(self._temporary_bytes(shape), self._piece_bytes(shape))
+            needed = min(needed or need, need)
             if need <= memory_budget_bytes:
                 count = sum(len(group) for group in blocks)
                 return NtkPlan(
@@ -135,8 +140,9 @@ class BlockedNtk:
         at_once = 2 * (num_examples if self._coupling == "mapped" else self._num_devices)
         raise InputError(
             f"{where}: `memory_budget_bytes` must hold {at_once} gradients of "
-            f"{_in_words(row_bytes)} each and what computes them, got "
-            f"{_in_words(memory_budget_bytes)}. Raise it, or take a smaller network or batch."
+            f"{_in_words(row_bytes)} each and what computes them"
+            f"{f', {needed} bytes in all' if needed else ''}, got {memory_budget_bytes}. Raise it, "
+            "or take a smaller network or batch."
         )
 
     def _block_shape(self, capacity: int) -> tuple[int, int] | None:

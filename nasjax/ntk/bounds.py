@@ -47,7 +47,7 @@ def loss_bound(
     num_examples: int,
     num_outputs: int,
 ) -> float:
-    r"""Squared loss of an infinitely wide network after gradient descent.
+    r"""Loss ``|Y - f|^2 / m`` of an infinitely wide network after gradient descent.
 
     .. math:: L_t \le m n^2 (1 - \eta \bar\lambda)^q, \quad q = \min(2t, 1)
 
@@ -64,11 +64,13 @@ def loss_bound(
       The bound, for labels and outputs in [0, 1].
 
     Raises:
-      InputError: if ``learning_rate * mean_eigenvalue`` is outside [0, 1], or time is negative.
+      InputError: if ``learning_rate * mean_eigenvalue`` is outside [0, 1], time is negative, or
+        there is no example or output.
 
     References:
       NASI, proposition 1, eq. (6).
     """
+    _check_counts("loss_bound", num_examples=num_examples, num_outputs=num_outputs)
     share = learning_rate * mean_eigenvalue
     if not 0 <= share <= 1 or time < 0:
         raise InputError(
@@ -124,20 +126,24 @@ def activation_constants(activation: str, max_variance: float = np.inf) -> Activ
 
     Args:
       activation: a key of ``ACTIVATIONS``.
-      max_variance: largest variance that ``beta_3`` looks at; where it grows, a bounded
+      max_variance: above 0; largest variance that ``beta_3`` looks at; where it grows, a bounded
         activation's ``beta_3`` goes to 0. The paper takes ``3 (1 + eta^2) (2 + eta^2)^(L - 3)``.
 
     Returns:
       The constants, accurate to 1e-6.
 
     Raises:
-      InputError: if the activation is unknown.
+      InputError: if the activation is unknown, or the variance not above 0.
 
     References:
       Eigen-NAS, table 1.
     """
     if activation not in ACTIVATIONS:
         raise unknown_name("activation_constants", "activation", activation, ACTIVATIONS)
+    if not max_variance > 0:
+        raise InputError(
+            f"activation_constants: `max_variance` must be above 0, got {max_variance:g}."
+        )
     with jax.enable_x64(True):
         variances = jnp.append(jnp.logspace(-8, 8, 1001), min(max(max_variance, 1e-8), 1e8))
         moments = _second_moments(activation, variances)
@@ -178,6 +184,7 @@ def lambda_min_bounds(
     References:
       Eigen-NAS, theorem 1, with ``beta_1(sigma_0) = 1`` and ``alpha_0 = 0``.
     """
+    _check_counts("lambda_min_bounds", num_examples=num_examples, input_dim=input_dim)
     layers = _layer_constants("lambda_min_bounds", activations, skips)
     growth = [layer.beta_1 + skip for layer, skip in zip(layers, (0, *skips), strict=True)]
     slopes = [layer.beta_2 + skip for layer, skip in zip(layers, (0, *skips), strict=True)]
@@ -218,6 +225,7 @@ def finite_lambda_min_bounds(
     References:
       Eigen-NAS, theorem 2.
     """
+    _check_counts("finite_lambda_min_bounds", num_examples=num_examples, input_dim=input_dim)
     layers = _layer_constants("finite_lambda_min_bounds", activations, skips)[1:]
     lowers = [layer.beta_3 + skip for layer, skip in zip(layers, skips, strict=True)]
     uppers = [layer.beta_2 + skip for layer, skip in zip(layers, skips, strict=True)]
@@ -238,7 +246,7 @@ def linear_cell_ntk_scales(num_layers: int, width: int) -> tuple[float, float]:
       width: ``n``, inputs and units of every layer.
 
     Returns:
-      ``(L n, L n^L)``.
+      ``(L n, L n^L)``, the second infinite where it is larger than numbers get.
 
     Raises:
       InputError: if a number is below 1.
@@ -246,12 +254,16 @@ def linear_cell_ntk_scales(num_layers: int, width: int) -> tuple[float, float]:
     References:
       HNAS, theorem 4.
     """
-    if num_layers < 1 or width < 1:
-        raise InputError(
-            "linear_cell_ntk_scales: `num_layers` and `width` must be at least 1, got "
-            f"{num_layers} and {width}."
-        )
-    return float(num_layers * width), float(num_layers) * float(width) ** num_layers
+    _check_counts("linear_cell_ntk_scales", num_layers=num_layers, width=width)
+    with np.errstate(over="ignore"):
+        deep = float(num_layers * np.float64(width) ** num_layers)
+    return float(num_layers * width), deep
+
+
+def _check_counts(where: str, **counts: int) -> None:
+    for name, count in counts.items():
+        if not count >= 1:
+            raise InputError(f"{where}: `{name}` must be at least 1, got {count}.")
 
 
 def _layer_constants(
@@ -263,6 +275,9 @@ def _layer_constants(
             f"{where}: `activations` must name at least 2 layers and `skips` be one fewer, got "
             f"{len(activations)} and {len(skips)}."
         )
+    for activation in activations:
+        if activation not in ACTIVATIONS:
+            raise unknown_name(where, "activation", str(activation), ACTIVATIONS)
     for skip in skips:
         if skip not in (0, 1):
             raise InputError(f"{where}: `skips` must be 0 or 1, got {skip}.")

@@ -72,16 +72,17 @@ def cell_network_ntk(
     fixed, and differentiated with respect to the images.
 
     Args:
-      edges: ``(source, target, operation)``, for example ``describe(genotype)[0].edges``; several
-        between the same two nodes are added. Operations are ``none`` and the keys of
-        ``CONVOLUTIONS`` and ``POOLS``.
+      edges: ``(source, target, operation)``, for example
+        ``get_space("nasbench201").describe(genotype)[0].edges``; several between the same two nodes
+        are added. Operations are those of the space.
       x: ``[batch, height, width, image_channels]``, float32 or float64, sides divisible by 4.
       x2: ``[batch2, height, width, image_channels]``, or None for the kernel of ``x`` with itself.
       num_cells: cells a stage.
       input_node: the node that is fed from outside.
       output_node: the node that leaves the cell; zero if no edge enters it.
-      method: a key of ``METHODS``; any but ``"exact"`` is there to be compared with it.
-      memory_budget_bytes: most memory, as ``cell_network_memory_bytes`` forecasts it.
+      method: ``"exact"`` adds branches of a node that come from one source first;
+        ``"independent"``, which adds the kernels of all branches, is there to be compared.
+      memory_budget_bytes: most memory that the kernels may take, by a forecast from above.
 
     Returns:
       Both kernels. A cell whose output depends on no input leaves the bias alone: ``nngp`` 0 and
@@ -111,6 +112,7 @@ def cell_network_ntk(
         raise unknown_name(where, "method", method, METHODS)
     if num_cells < 0:
         raise InputError(f"{where}: `num_cells` must be >= 0, got {num_cells}.")
+    edges = _checked_edges(where, edges)
     terms = _node_terms(where, edges, input_node, method)
     batches = _batches(where, x, x2)
     x, sizes = jnp.concatenate(batches), [len(batch) for batch in batches]
@@ -193,6 +195,18 @@ def _reduction_kernel(kernel: PixelKernel, pairs: Pairs) -> PixelKernel:
     branch = conv_kernel(relu_kernel(kernel, pairs), size=3, stride=2)
     branch = conv_kernel(relu_kernel(branch, pairs), size=3)
     return add_kernels([branch, conv_kernel(halve_kernel(kernel), size=1)])
+
+
+def _checked_edges(where: str, edges: Edges) -> Edges:
+    if isinstance(edges, str) or not all(
+        isinstance(edge, tuple | list) and len(edge) == 3 and all(isinstance(v, str) for v in edge)
+        for edge in edges
+    ):
+        raise InputError(
+            f"{where}: `edges` must be (source, target, operation) strings, got {edges!r:.80}. A "
+            'cell in words becomes edges by get_space("nasbench201").describe(genotype)[0].edges.'
+        )
+    return tuple(map(tuple, edges))
 
 
 def _node_terms(where: str, edges: Edges, input_node: str, method: str) -> dict[str, _Terms]:

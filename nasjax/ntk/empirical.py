@@ -76,14 +76,15 @@ def ntk_matrix(
       ``[rows, rows]`` in the type of the parameters, products at highest precision.
 
     Raises:
-      InputError: for unknown names or missing labels.
+      InputError: for unknown names, labels that do not fit, and outputs of another form.
 
     References:
       NASI, eq. (1).
     """
-    check_coupling("ntk_matrix", coupling)
-    num_outputs = jax.eval_shape(apply_fn, params, x[:1]).shape[-1]
-    cotangents = output_cotangents("ntk_matrix", outputs, len(x), num_outputs, labels)
+    where = "ntk_matrix"
+    check_coupling(where, coupling)
+    num_outputs = _num_outputs(where, _outputs_fn(apply_fn, coupling), params, x)
+    cotangents = output_cotangents(where, outputs, len(x), num_outputs, labels)
     gradients = output_gradients(apply_fn, params, x, cotangents, coupling=coupling)
     leaves = [as_rows(leaf, is_traced=outputs == "trace") for leaf in jax.tree.leaves(gradients)]
     return sum(jnp.matmul(leaf, leaf.T, precision=lax.Precision.HIGHEST) for leaf in leaves)
@@ -120,13 +121,14 @@ def empirical_ntk(
       labels: ``[batch]`` integers, for ``outputs="label"``.
       coupling: a key of ``COUPLINGS``: how batch statistics are treated.
       method: one of ``METHODS``.
-      dtype: ``"float64"`` computes everything in float64; None in the types at hand.
+      dtype: float64 computes everything in it; None in the types at hand.
       memory_budget_bytes: most memory for gradients, all devices together; for ``"blocks"``.
       devices: spreads examples over them, by ``"blocks"`` and for ``coupling="none"``; None takes
         the default device.
 
     Returns:
-      The kernel. Cost: ``num_gradients`` of the plan, and ``rows^2 params`` multiplications.
+      The kernel. Cost: ``num_gradients`` of the plan, and ``rows^2 params`` multiplications. It is
+      computed in full, on the host's side of ``jit``; ``ntk_matrix`` is the form to be traced.
 
     Raises:
       InputError: if there is no example; if an input or parameter is not finite; if outputs are not
@@ -140,7 +142,7 @@ def empirical_ntk(
       [[2.0, 0.0], [0.0, 2.0]]
     """
     where = "empirical_ntk"
-    if dtype == "float64":
+    if _is_float64(where, dtype):
         with jax.enable_x64(True):
             params, x = jax.tree.map(_to_float64, (params, x))
             return empirical_ntk(
@@ -152,10 +154,9 @@ def empirical_ntk(
                 memory_budget_bytes=memory_budget_bytes,
                 devices=devices,
             )
-    if dtype is not None:
-        raise unknown_name(where, "dtype", str(dtype), ["float64"])
     if method not in METHODS:
         raise unknown_name(where, "method", method, METHODS)
+    params = jax.tree.map(jnp.asarray, params)
     x, num_outputs = check_network(where, apply_fn, params, x, coupling=coupling)
     cotangents = output_cotangents(where, outputs, len(x), num_outputs, labels)
     if method == "auto":
@@ -163,17 +164,7 @@ def empirical_ntk(
         method = "structured_derivatives" if is_structured else "blocks"
     plan = None
     if method == "blocks":
-        if devices is not None and coupling != "none":
-            raise InputError(
-                f"{where}: `devices` must be None for coupling={coupling!r}. Examples that act on "
-                "each other are not spread."
-            )
-        blocked = BlockedNtk(
-            *(apply_fn, params, x, cotangents),
-            is_traced=outputs == "trace",
-            coupling=coupling,
-            devices=devices,
-        )
+        blocked = _blocked(where, apply_fn, params, x, cotangents, outputs, coupling, devices)
         plan = blocked.plan(where, memory_budget_bytes)
         matrix = blocked.kernel(plan)
     else:
@@ -194,9 +185,14 @@ def plan_empirical_ntk(
     *,
     outputs: str = "trace",
     coupling: str = "none",
+    dtype: str | None = None,
     memory_budget_bytes: int = 2**30,
+    devices: Sequence[jax.Device] | None = None,
 ) -> NtkPlan:
-    """What ``empirical_ntk`` would do, without doing it; only the program is compiled.
+    """What ``empirical_ntk(method="blocks")`` would do; only the program is compiled.
+
+    Other methods have no plan: a network of dense layers, for which ``"auto"`` takes structured
+    derivatives, needs no block at all.
 
     Args:
       apply_fn: as there, like all others.
@@ -204,7 +200,9 @@ def plan_empirical_ntk(
       x: ``[batch, ...]``.
       outputs: a key of ``OUTPUTS``.
       coupling: a key of ``COUPLINGS``.
+      dtype: float64 plans for everything in it.
       memory_budget_bytes: most memory for gradients.
+      devices: spreads examples over them.
 
     Returns:
       The plan.
@@ -213,16 +211,44 @@ def plan_empirical_ntk(
       InputError: as there.
     """
     where = "plan_empirical_ntk"
+    params = jax.tree.map(jnp.asarray, params)
+    if _is_float64(where, dtype):
+        with jax.enable_x64(True):
+            params, x = jax.tree.map(_to_float64, (params, x))
+            return plan_empirical_ntk(
+                *(apply_fn, params, x),
+                outputs=outputs,
+                coupling=coupling,
+                memory_budget_bytes=memory_budget_bytes,
+                devices=devices,
+            )
     x, num_outputs = check_network(where, apply_fn, params, x, coupling=coupling)
     labels = jnp.zeros(len(x), jnp.int32) if outputs == "label" else None
     cotangents = output_cotangents(where, outputs, len(x), num_outputs, labels)
-    blocked = BlockedNtk(
+    blocked = _blocked(where, apply_fn, params, x, cotangents, outputs, coupling, devices)
+    return blocked.plan(where, memory_budget_bytes)
+
+
+def _blocked(where, apply_fn, params, x, cotangents, outputs, coupling, devices) -> BlockedNtk:
+    if devices is not None and coupling != "none":
+        raise InputError(
+            f"{where}: `devices` must be None for coupling={coupling!r}. Examples that act on "
+            "each other are not spread."
+        )
+    if devices is not None and not all(isinstance(device, jax.Device) for device in devices):
+        raise InputError(f"{where}: `devices` must be a list such as jax.devices(), got {devices}.")
+    return BlockedNtk(
         *(apply_fn, params, x, cotangents),
         is_traced=outputs == "trace",
         coupling=coupling,
-        devices=None,
+        devices=devices,
     )
-    return blocked.plan(where, memory_budget_bytes)
+
+
+def _is_float64(where: str, dtype) -> bool:
+    if dtype is None or dtype in ("float64", np.float64):
+        return dtype is not None
+    raise unknown_name(where, "dtype", str(dtype), ["float64"])
 
 
 def check_network(
@@ -235,7 +261,8 @@ def check_network(
       apply_fn: ``(params, x) -> [batch, outputs]``.
       params: its parameters.
       x: ``[batch, ...]``.
-      coupling: a key of ``COUPLINGS``; ``"none"`` is checked by outputs of two examples.
+      coupling: a key of ``COUPLINGS``; that examples do not act on each other is checked by
+        outputs of two of them.
 
     Returns:
       ``x`` as an array, and the number of outputs.
@@ -244,6 +271,8 @@ def check_network(
       InputError: names what is wrong.
     """
     check_coupling(where, coupling)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, x))):
+        raise InputError(f"{where}: arrays must not be traced. Inside jit use ntk_matrix.")
     x = jnp.asarray(x)
     if x.ndim < 2 or not len(x):
         raise InputError(f"{where}: `x` must be [batch, ...] with an example, got {list(x.shape)}.")
@@ -254,14 +283,15 @@ def check_network(
         )
     if not jax.tree.leaves(params):
         raise InputError(f"{where}: `params` must hold an array, got none.")
-    outputs_fn, probe = _programs(apply_fn, coupling)
+    uses_axis = _uses_batch_axis(apply_fn, params, x)
+    if uses_axis and coupling != "mapped":
+        raise InputError(
+            f"{where}: `coupling` must be 'mapped' for a network that averages over the axis "
+            f"{BATCH_AXIS!r}, got {coupling!r}. Or build the network without the axis."
+        )
+    outputs_fn, probe = _programs(apply_fn, coupling, coupling != "exact" and not uses_axis)
     try:
-        shape = outputs_fn.eval_shape(params, x).shape
-        if len(shape) != 2 or shape[0] != len(x):
-            raise InputError(
-                f"{where}: `apply_fn` must return [batch, outputs], got shape {list(shape)}. "
-                "Flatten or select its outputs."
-            )
+        num_outputs = _num_outputs(where, outputs_fn, params, x)
         is_x_finite, is_params_finite, is_alone = np.asarray(probe(params, x))
     except flax.errors.InvalidRngError as error:
         raise InputError(
@@ -273,37 +303,94 @@ def check_network(
             raise InputError(
                 f"{where}: `{name}` must be finite, got NaN or infinity. Check where it comes from."
             )
+    if not is_alone and coupling == "mapped":
+        raise InputError(
+            f"{where}: `apply_fn` must average batch statistics over the mapped axis "
+            f"{BATCH_AXIS!r} for coupling='mapped'; its examples act on each other otherwise. "
+            "Build the network with BatchNorm(axis_name=BATCH_AXIS) or "
+            "LayerConfig(batch_axis=BATCH_AXIS)."
+        )
     if not is_alone:
         raise InputError(
             f"{where}: `apply_fn` must treat every example by itself for coupling='none', but "
             "an example's outputs depend on the others. Is batch normalisation in training "
             "mode (use coupling='exact', or running statistics) or dropout on (turn it off)?"
         )
-    return x, shape[1]
+    return x, num_outputs
+
+
+def _without_zeros(leaf):
+    """Zeros replaced by numbers in [-1/4, 1/4) that differ from place to place."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    places = jnp.arange(leaf.size, dtype=jnp.uint32).reshape(leaf.shape)
+    scattered = (places * np.uint32(2654435761)).astype(jnp.float32) / 2.0**33 - 0.25
+    return jnp.where(leaf == 0, scattered.astype(leaf.dtype), leaf)
+
+
+def _num_outputs(where: str, outputs_fn, params, x) -> int:
+    found = outputs_fn.eval_shape(params, x)
+    if not isinstance(found, jax.ShapeDtypeStruct):
+        raise InputError(
+            f"{where}: `apply_fn` must return one array [batch, outputs], got "
+            f"{type(found).__name__}. Select one of its outputs."
+        )
+    is_floating = jnp.issubdtype(found.dtype, jnp.floating)
+    if found.ndim != 2 or found.shape[0] != len(x) or not len(x) or not is_floating:
+        raise InputError(
+            f"{where}: `apply_fn` must return [batch, outputs] of a floating type, got "
+            f"{found.dtype}{list(found.shape)} for {len(x)} examples. Flatten or select its "
+            "outputs."
+        )
+    return found.shape[1]
+
+
+def _uses_batch_axis(apply_fn: ApplyFn, params: PyTree, x: Array) -> bool:
+    """Whether a network averages over the mapped axis, which is not there in this call."""
+    try:
+        _outputs_fn(apply_fn, "none").eval_shape(params, x[:1])
+    except NameError as error:
+        if BATCH_AXIS in str(error):
+            return True
+        raise
+    except flax.errors.InvalidRngError:
+        pass  # told later
+    return False
 
 
 @functools.lru_cache(maxsize=32)
-def _programs(apply_fn: ApplyFn, coupling: str):
-    """The outputs of a batch, and what is checked of the values: each a jitted ``(params, x)``."""
-
+def _outputs_fn(apply_fn: ApplyFn, coupling: str):
     def outputs(params, x):
         if coupling != "mapped":
             return apply_fn(params, x)
         return jax.vmap(lambda x: apply_fn(params, x[None])[0], axis_name=BATCH_AXIS)(x)
 
+    return jax.jit(outputs)
+
+
+@functools.lru_cache(maxsize=32)
+def _programs(apply_fn: ApplyFn, coupling: str, is_alone_checked: bool):
+    """The outputs of a batch, and what is checked of the values: each a jitted ``(params, x)``."""
+
     def is_alone(params, x):
-        # The last example, as noise of a fixed key may give the first one the same in any batch;
-        # with one neighbour, as that tells as much as the whole batch, which costs more.
-        together, alone = apply_fn(params, x[-2:]), apply_fn(params, x[-1:])
+        # Coupling is a matter of structure, so it is looked for where it shows: with parameters
+        # that are not zero and examples that are not equal. Three tell as much as the batch.
+        params = jax.tree.map(_without_zeros, params)
+        x = x[np.array([0, len(x) // 2, -1])]
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            scale = jnp.where(jnp.std(x) > 0, jnp.std(x), 1.0).astype(x.dtype)
+            x = x + scale * jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+        together = apply_fn(params, x)
+        alone = jnp.concatenate([apply_fn(params, x[:1]), apply_fn(params, x[-1:])])
         allowed = jnp.finfo(together.dtype).eps ** 0.5 * jnp.abs(together).max()
-        return ~(jnp.abs(alone[0] - together[-1]).max() > allowed)
+        return ~(jnp.abs(alone - together[np.array([0, -1])]).max() > allowed)
 
     def probe(params, x):
         # Zero times what is not finite is NaN; four times as fast as to look at every number.
         finite = [jnp.isfinite(sum((0 * a).sum() for a in jax.tree.leaves(t))) for t in (x, params)]
-        return jnp.stack([*finite, is_alone(params, x) if coupling == "none" else finite[0]])
+        return jnp.stack([*finite, is_alone(params, x) if is_alone_checked else finite[0]])
 
-    return jax.jit(outputs), jax.jit(probe)
+    return _outputs_fn(apply_fn, coupling), jax.jit(probe)
 
 
 def _to_float64(leaf):

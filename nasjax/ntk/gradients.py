@@ -35,7 +35,11 @@ BATCH_AXIS = "examples"
 
 
 class ApplyFn(Protocol):
-    """The forward pass of any network."""
+    """The forward pass of any network: a pure function, as for ``jit``.
+
+    Programs are kept by the function itself. What it closes over, or an attribute of the object
+    that it belongs to, is read at the first call; give what changes as parameters.
+    """
 
     def __call__(self, params: PyTree, x: Array) -> Float[Array, "batch outputs"]:
         """Outputs of ``x`` ``[batch, ...]``."""
@@ -125,18 +129,18 @@ def check_labels(
     Raises:
       InputError: if they are not ``[batch]`` integers from 0 to ``num_outputs - 1``.
     """
-    got = None if labels is None else jnp.asarray(labels)
+    is_traced = isinstance(labels, jax.core.Tracer)
+    got = labels if is_traced or labels is None else np.asarray(labels)
     if got is None or got.shape != (num_examples,) or not jnp.issubdtype(got.dtype, jnp.integer):
         found = "none" if got is None else f"{got.dtype}{list(got.shape)}"
         raise InputError(
-            f"{where}: `labels` must be [{num_examples}] integers, got {found}. Pass one an example."
+            f"{where}: `labels` must be [{num_examples}] integers, one an example, got {found}."
         )
-    if isinstance(got, jax.core.Tracer) or not num_examples:
-        return
-    if (wrong := (got < 0) | (got >= num_outputs)).any():
+    outside = [] if is_traced else got[(got < 0) | (got >= num_outputs)]
+    if len(outside):
         raise InputError(
             f"{where}: `labels` must be from 0 to {num_outputs - 1}, the last output, got "
-            f"{int(got[jnp.argmax(wrong)])}."
+            f"{outside[0]}."
         )
 
 

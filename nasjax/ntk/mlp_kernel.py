@@ -60,15 +60,16 @@ def mlp_ntk(
     two busy CPU cores, after 1.5 s of compilation.
 
     Args:
-      activations: ``[depth - 1]``, positions in ``ACTIVATIONS``, at least two. Values outside count
-        as the nearest one if they are traced.
+      activations: ``[depth - 1]``, positions in ``nasjax.spaces.mlp.ACTIVATION_NAMES``, at least
+        two. Values outside count as the nearest one if they are traced.
       skips: ``[depth - 2]``, 0 or 1: ``alpha_1`` first.
       x: ``[batch, features]``, not scaled: the paper takes rows of norm 1.
       x2: ``[batch2, features]``; None for ``x`` itself, whose kernel is computed by half.
-      method: a key of ``MLP_METHODS``.
+      method: ``"exact"``, the limit of wide networks, or ``"lemma1"``, as published.
 
     Returns:
-      The kernels in the floating type of ``x``; smallest eigenvalues need float64. Cost: 64 terms
+      The kernels in the floating type of ``x`` as JAX holds it. Smallest eigenvalues need float64:
+      call it within ``jax.enable_x64(True)``. Cost: 64 terms
       (36 in float32) a layer and pair of examples, of about 40 operations each.
 
     Raises:
@@ -88,6 +89,7 @@ def mlp_ntk(
     activations, skips = _checked_architecture(activations, skips)
     if method not in MLP_METHODS:
         raise unknown_name("mlp_ntk", "method", method, MLP_METHODS)
+    x, x2 = (None if images is None else _as_floating(images) for images in (x, x2))
     _check_inputs(x, x2)
     points = x if x2 is None else jnp.concatenate([x, x2])
     pairs = image_pairs(len(x), None if x2 is None else len(x2))
@@ -126,6 +128,11 @@ def _checked_architecture(activations, skips) -> tuple[Array, Array]:
     for name, values, bound in (("activations", activations, len(NAMES)), ("skips", skips, 2)):
         if isinstance(values, jax.core.Tracer):
             continue
+        if not np.issubdtype(np.asarray(values).dtype, np.integer):
+            raise InputError(
+                f"mlp_ntk: `{name}` must be integers, got {values!r:.80}. Those of an architecture "
+                "in words are split_genotype(mlp_space(depth).from_string(text))."
+            )
         outside = [value for value in np.ravel(values).tolist() if not 0 <= value < bound]
         if outside:
             raise InputError(
@@ -138,6 +145,11 @@ def _checked_architecture(activations, skips) -> tuple[Array, Array]:
             f"depth >= 3, got {list(activations.shape)} and {list(skips.shape)}."
         )
     return activations, skips
+
+
+def _as_floating(x) -> Array:
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
 
 
 def _check_inputs(x, x2) -> None:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -60,39 +61,54 @@ def spectrum(kernel: Float[np.ndarray, "rows rows"], *, rounding: float | None =
       The spectrum. Cost: ``rows^3``, on the host.
 
     Raises:
-      InputError: if the kernel is not a square matrix with a row.
+      InputError: if the kernel is not a square matrix of real numbers with a row, or the rounding
+        is below 0.
 
     References:
       The effective rank is that of Roy and Vetterli, `The effective rank: a measure of effective
       dimensionality <https://ieeexplore.ieee.org/document/7098875>`_, 2007.
     """
+    if hasattr(kernel, "matrix"):
+        raise InputError("spectrum: `kernel` must be an array; pass the `.matrix` of the result.")
     kernel = np.asarray(kernel)
+    if not jnp.issubdtype(kernel.dtype, jnp.number) or np.iscomplexobj(kernel):
+        raise InputError(f"spectrum: `kernel` must hold real numbers, got {kernel.dtype}.")
+    if rounding is not None and not rounding >= 0:
+        raise InputError(f"spectrum: `rounding` must be at least 0, got {rounding}.")
     if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1] or not len(kernel):
         raise InputError(
             f"spectrum: `kernel` must be a square matrix, got shape {list(kernel.shape)}. "
             "Reshape [batch, batch, outputs, outputs] to examples x outputs first."
         )
     if rounding is None:
-        is_floating = np.issubdtype(kernel.dtype, np.floating)
-        rounding = len(kernel) * float(np.finfo(kernel.dtype if is_floating else float).eps)
+        is_floating = jnp.issubdtype(kernel.dtype, jnp.floating)
+        rounding = len(kernel) * float(jnp.finfo(kernel.dtype if is_floating else float).eps)
     kernel = kernel.astype(np.float64)
     if not np.isfinite(kernel).all():
         return _failed("non_finite", np.empty(0))
     if not kernel.any():
         return _failed("zero", np.zeros(len(kernel)))
+    # By a power of two, which changes no digit: entries may be as large as numbers get.
+    scale = 2.0 ** np.floor(np.log2(np.abs(kernel).max()))
+    kernel = kernel / scale
     values = np.linalg.eigvalsh((kernel + kernel.T) / 2)
     largest = float(np.abs(values).max())
-    residual = max(float(np.abs(kernel - kernel.T).max()), -float(values[0]), 0.0) / largest
+    asymmetry = float(np.abs(kernel - kernel.T).max())
+    residual = max(asymmetry, -float(values[0]), 0.0) / largest if largest else np.inf
     if residual > 10 * rounding:
+        with np.errstate(over="ignore"):
+            values = values * scale
         return _failed("asymmetric", values, residual)
     is_nonzero = values > rounding * largest
     shares = values[is_nonzero] / values[is_nonzero].sum()
     is_singular = not is_nonzero.all()
+    with np.errstate(over="ignore"):
+        eigenvalues, trace = values * scale, float(np.trace(kernel) * scale)
     return Spectrum(
-        eigenvalues=values,
-        trace=float(np.trace(kernel)),
-        lambda_max=float(values[-1]),
-        lambda_min=0.0 if is_singular else float(values[0]),
+        eigenvalues=eigenvalues,
+        trace=trace,
+        lambda_max=float(eigenvalues[-1]),
+        lambda_min=0.0 if is_singular else float(eigenvalues[0]),
         condition_number=np.inf if is_singular else float(values[-1] / values[0]),
         effective_rank=float(np.exp(-np.sum(shares * np.log(shares)))),
         rank=int(is_nonzero.sum()),

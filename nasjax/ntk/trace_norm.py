@@ -14,7 +14,13 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from nasjax.errors import InputError
-from nasjax.ntk.gradients import BATCH_AXIS, ApplyFn, check_coupling, output_gradients
+from nasjax.ntk.gradients import (
+    BATCH_AXIS,
+    ApplyFn,
+    check_coupling,
+    check_labels,
+    output_gradients,
+)
 from nasjax.types import Key, PyTree
 
 
@@ -54,7 +60,7 @@ def per_example_traces(
       (``"none"``, ``"mapped"``) or an output and an example (``"exact"``).
 
     Raises:
-      InputError: if the coupling is unknown.
+      InputError: if the coupling is unknown, or no output is to be held.
 
     References:
       NASI, eq. (9).
@@ -68,6 +74,10 @@ def per_example_traces(
         return _square_norms(gradients)[:, 0]
 
     size = num_outputs if outputs_at_once is None else outputs_at_once
+    if size < 1:
+        raise InputError(
+            f"per_example_traces: `outputs_at_once` must be at least 1, got {outputs_at_once}."
+        )
     return jnp.sum(lax.map(of_output, jnp.eye(num_outputs), batch_size=size), 0)
 
 
@@ -92,15 +102,18 @@ def random_trace_norm(
       key: random key.
       apply_fn: ``(params, x) -> [batch, outputs]``.
       params: its parameters.
-      x: ``[batch, ...]``, two examples at least; for ``"exact"`` two draws instead.
+      x: ``[batch, ...]``, two examples at least; but two draws for ``"exact"`` and
+        ``"mapped"``.
       coupling: a key of ``COUPLINGS``. With ``"exact"`` the signs of all examples enter one
-        gradient of the batch, which is unbiased but far noisier.
+        gradient of the batch, which is unbiased but far noisier. With ``"mapped"`` all examples of
+        a draw share their signs, as an example's share is that of all examples' outputs.
       num_draws: of the signs.
 
     Returns:
       The mean over draws. The standard error is that of a batch drawn from a population, from the
-      spread between examples (between draws for ``"exact"``); for a fixed batch it is an upper
-      bound. Cost a draw: a gradient of the loss, per example.
+      spread between examples, for a fixed batch an upper bound; or of a fixed batch, from the
+      spread between draws, for ``"exact"`` and ``"mapped"``. Cost a draw: a gradient of the loss,
+      per example.
 
     Raises:
       InputError: if the coupling is unknown, or fewer than two examples or draws give no error.
@@ -110,15 +123,21 @@ def random_trace_norm(
       <https://doi.org/10.1080/03610918908812806>`_, 1989.
     """
     check_coupling("random_trace_norm", coupling)
-    least = 2 if coupling == "exact" else 1
-    for name, size, smallest in (("num_draws", num_draws, least), ("x", len(x), 3 - least)):
-        if size < smallest:
+    is_alone = coupling == "none"
+    for name, size, least in (
+        ("num_draws", num_draws, 1 if is_alone else 2),
+        ("x", len(x), 2 if is_alone else 1),
+    ):
+        if size < least:
+            reason = "One value has no standard error." if size == 1 else "Draw at least one."
             raise InputError(
-                f"random_trace_norm: `{name}` must count at least {smallest} for "
-                f"coupling={coupling!r}, got {size}. One value has no standard error."
+                f"random_trace_norm: `{name}` must count at least {least} for "
+                f"coupling={coupling!r}, got {size}. {reason}"
             )
-    shape = (num_draws, len(x), _num_outputs(apply_fn, params, x, coupling))
-    signs = jax.random.rademacher(key, shape, jnp.float32)
+    num_outputs = _num_outputs(apply_fn, params, x, coupling)
+    num_signs = 1 if coupling == "mapped" else len(x)
+    signs = jax.random.rademacher(key, (num_draws, num_signs, num_outputs), jnp.float32)
+    signs = jnp.broadcast_to(signs, (num_draws, len(x), num_outputs))
 
     def of_draw(signs):
         if coupling == "exact":
@@ -127,10 +146,11 @@ def random_trace_norm(
         gradients = output_gradients(apply_fn, params, x, signs[:, None], coupling=coupling)
         return _square_norms(gradients)[:, 0]
 
-    if coupling == "exact":
-        values = _over_draws(of_draw, signs)
+    values = _over_draws(of_draw, signs)
+    if not is_alone:
+        values = values if coupling == "exact" else jnp.sum(values, 1)
         return TraceEstimate(jnp.mean(values), jnp.std(values, ddof=1) / num_draws**0.5)
-    values = jnp.mean(_over_draws(of_draw, signs), 0)
+    values = jnp.mean(values, 0)
     return TraceEstimate(jnp.sum(values), jnp.std(values, ddof=1) * len(x) ** 0.5)
 
 
@@ -158,11 +178,15 @@ def summed_loss_trace_norm(
     Returns:
       ``[]``, in (loss / parameter)^2. Cost: a gradient of the loss, per example.
 
+    Raises:
+      InputError: if the coupling is unknown, or labels do not fit.
+
     References:
       NASI, eqs. (10), (11), without the constant.
     """
     check_coupling("summed_loss_trace_norm", coupling)
     outputs = _outputs(apply_fn, params, x, coupling)
+    check_labels("summed_loss_trace_norm", labels, *outputs.shape)
     slopes = jax.grad(lambda outputs: jnp.sum(_losses(outputs, labels)))(outputs)
     gradients = output_gradients(apply_fn, params, x, slopes[:, None], coupling=coupling)
     return jnp.sum(_square_norms(gradients))
@@ -184,9 +208,14 @@ def batch_loss_trace_norm(
     Returns:
       ``[]``, in (loss / parameter)^2. Cost: a gradient of the loss.
 
+    Raises:
+      InputError: if labels do not fit.
+
     References:
       NASI, eq. (12) for ``m = b``, without the constant.
     """
+    num_outputs = _num_outputs(apply_fn, params, x, "none")
+    check_labels("batch_loss_trace_norm", labels, len(x), num_outputs)
     gradient = jax.grad(lambda params: jnp.mean(_losses(apply_fn(params, x), labels)))(params)
     return len(x) * _square_norms(gradient, num_axes=0)
 

@@ -106,7 +106,7 @@ class ValidationSettings:
             ("--normalization", self.normalization, ("none",) if is_mlp else NORMALIZATIONS),
         ):
             if name not in known:
-                raise unknown_name(option, option.strip("-"), name, known)
+                raise unknown_name(option, f"{option.strip('-')} in {self.space}", name, known)
         self._check_number("channels", 1, 2**16 if is_mlp else 1024)
         self._check_number("cells", 3 if is_mlp else 1, 100)
         self._check_number("num_architectures", 3, space_of(self).size // 2)
@@ -168,6 +168,13 @@ def run_validation(
     ``history.jsonl`` gets a line an architecture while it runs; ``validation.csv``,
     ``validation.json``, ``validation.png`` and ``validation.svg`` follow at the end. A run that was
     stopped at any moment goes on where it was, to the same numbers; a finished one is not repeated.
+
+    Columns of ``validation.csv``: ``index`` and ``architecture``; ``exact``, the trace norm of the
+    largest batch in (output / parameter)^2; for each batch size ``summed_loss_B`` (eq. 11) and
+    ``batch_loss_B`` (eq. 12) in (loss / parameter)^2, ``random_outputs_B`` and its standard error
+    ``random_outputs_error_B`` in the unit of ``exact``; ``random_labels`` and ``random_data``, eq.
+    12 of the largest batch with labels, and with data and labels, drawn anew; and for the first
+    architectures ``width_W`` and ``infinite``, trace norms of four examples.
 
     Args:
       settings: of the run.

@@ -16,8 +16,8 @@ APPROXIMATIONS = {
     "random_outputs": "random signs of the outputs, per example (unbiased)",
 }
 AGNOSTIC = {
-    "random_labels": "eq. 12, random against true labels",
-    "random_data": "eq. 12, N(0, 1) against the images, both with random labels",
+    "random_labels": "eq. 12, labels drawn anew against those of the data",
+    "random_data": "eq. 12, N(0, 1) drawn anew against the data, labels drawn anew",
 }
 
 

@@ -180,5 +180,5 @@ def test_bad_input_is_named():
             bounds(["relu"] * 3, [0] * 3, num_examples=2, input_dim=2)
         with pytest.raises(InputError, match="must be 0 or 1, got 2"):
             bounds(["relu"] * 3, [0, 2], num_examples=2, input_dim=2)
-    with pytest.raises(InputError, match="must be at least 1, got 0 and 4"):
+    with pytest.raises(InputError, match="`num_layers` must be at least 1, got 0"):
         linear_cell_ntk_scales(0, 4)

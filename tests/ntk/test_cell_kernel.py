@@ -497,6 +497,8 @@ def test_too_large_for_the_budget():
         ({"edges": [("1", "2", "none"), ("2", "1", "skip_connect")]}, "must have no cycle, got"),
         ({"edges": [("1", "0", "none")]}, "must not enter the input node '0'"),
         ({"method": "sum"}, "unknown method 'sum'"),
+        ({"edges": [(0, 3, "none")]}, r"must be \(source, target, operation\) strings, got \[\(0"),
+        ({"edges": "|none~0|"}, "A cell in words becomes edges by get_space"),
         ({"num_cells": -1}, "`num_cells` must be >= 0, got -1"),
         ({"x": np.zeros((1, 6, 4, 3), np.float32)}, "multiples of 4, got 6 x 4"),
         ({"x": np.zeros((4, 4, 3), np.float32)}, r"must be \[batch, height, width, channels\]"),

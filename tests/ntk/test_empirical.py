@@ -347,6 +347,104 @@ def test_examples_that_act_on_each_other_are_found():
             empirical_ntk(noisy, params, x)
 
 
+class ZeroHead(nn.Module):
+    axis_name: str | None = None
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.BatchNorm(use_running_average=False, axis_name=self.axis_name)(nn.Dense(4)(x))
+        return nn.Dense(2, kernel_init=nn.initializers.zeros)(nn.relu(x))
+
+
+def _zero_head(**kwargs):
+    x = dense_data(jax.random.key(50))
+    variables = ZeroHead().init(jax.random.key(51), x)
+    return *flax_apply_fn(ZeroHead(**kwargs), variables, mutable=["batch_stats"]), x
+
+
+def test_coupling_is_found_where_outputs_do_not_show_it():
+    apply_fn, params, x = _zero_head()
+    for examples in (x, jnp.broadcast_to(x[:1], x.shape)):  # all outputs are equal
+        with pytest.raises(InputError, match="depend on the others"):
+            empirical_ntk(apply_fn, params, examples)
+    apply_fn, params = dense_network(jax.random.key(52))
+    for coupled in (
+        lambda p, x: apply_fn(p, x + jnp.roll(x, 1, 0)),
+        lambda p, x: apply_fn(p, x + jnp.roll(x, 2, 0)),
+        lambda p, x: apply_fn(p, jnp.cumsum(x[::-1], 0)[::-1]),  # on later ones alone
+    ):
+        with pytest.raises(InputError, match="depend on the others"):
+            empirical_ntk(coupled, params, x)
+
+
+def test_the_mapped_axis_belongs_to_mapped_coupling():
+    apply_fn, params, x = _zero_head()
+    with pytest.raises(InputError, match="must average batch statistics over the mapped axis"):
+        empirical_ntk(apply_fn, params, x, coupling="mapped")
+    apply_fn, params, x = _zero_head(axis_name=BATCH_AXIS)
+    assert empirical_ntk(apply_fn, params, x, coupling="mapped").matrix.shape == (6, 6)
+    for coupling in ("none", "exact"):
+        with pytest.raises(InputError, match="`coupling` must be 'mapped'"):
+            empirical_ntk(apply_fn, params, x, coupling=coupling)
+    # Without statistics mapped and no coupling are the same.
+    apply_fn, params = dense_network(jax.random.key(53))
+    alone = empirical_ntk(apply_fn, params, x, method="blocks")
+    assert_same(
+        empirical_ntk(apply_fn, params, x, coupling="mapped").matrix, alone.matrix, "float32"
+    )
+
+
+def test_labels_must_be_outputs():
+    apply_fn, params = dense_network(jax.random.key(54))
+    x = dense_data(jax.random.key(55))
+    for labels, message in (
+        ([0, 1, 2, 3, 0, 1], "from 0 to 2, the last output, got 3"),
+        ([0, 1, 2, -1, 0, 1], "from 0 to 2, the last output, got -1"),
+        ([0, 1], r"must be \[6\] integers, one an example, got int64\[2\]"),
+        ([0.0, 0.5, 1, 1, 1, 1], r"must be \[6\] integers, one an example, got float64\[6\]"),
+    ):
+        with pytest.raises(InputError, match=message):
+            empirical_ntk(apply_fn, params, x, outputs="label", labels=np.array(labels))
+
+
+@pytest.mark.parametrize("method", ["auto", "blocks", "jacrev"])
+def test_parameters_may_be_numbers(method):
+    x = dense_data(jax.random.key(56))
+    got = empirical_ntk(lambda p, x: p["scale"] * x[:, :1], {"scale": 2.0}, x, method=method)
+    assert_same(got.matrix, np.outer(x[:, 0], x[:, 0]), "float32")
+
+
+def test_what_is_planned_is_what_runs():
+    apply_fn, params = dense_network(jax.random.key(57))
+    x = dense_data(jax.random.key(58), 16)
+    for kwargs in ({"dtype": "float64"}, {"dtype": np.float64}, {"devices": jax.devices()}):
+        kwargs |= {"outputs": "all", "memory_budget_bytes": 50_000}
+        plan = plan_empirical_ntk(apply_fn, params, x, **kwargs)
+        assert plan.num_blocks > 1
+        assert empirical_ntk(apply_fn, params, x, method="blocks", **kwargs).plan == plan
+
+
+def test_other_forms_of_networks_are_named():
+    apply_fn, params = dense_network(jax.random.key(59))
+    x = dense_data(jax.random.key(60))
+    for other, message in (
+        (lambda p, x: (apply_fn(p, x), x), "must return one array .* got tuple"),
+        (lambda p, x: apply_fn(p, x).argmax(1, keepdims=True), r"floating type, got int32\[6, 1\]"),
+    ):
+        with pytest.raises(InputError, match=message):
+            empirical_ntk(other, params, x)
+        with pytest.raises(InputError, match=message):
+            ntk_matrix(other, params, x)
+    with pytest.raises(InputError, match="for 0 examples"):
+        ntk_matrix(apply_fn, params, x[:0])
+    with pytest.raises(InputError, match="Inside jit use ntk_matrix"):
+        jax.jit(lambda x: empirical_ntk(apply_fn, params, x).matrix)(x)
+    with pytest.raises(InputError, match="`devices` must be a list"):
+        empirical_ntk(apply_fn, params, x, method="blocks", devices="cpu")
+    with pytest.raises(InputError, match="`memory_budget_bytes` must be a number, got '1GB'"):
+        empirical_ntk(apply_fn, params, x, method="blocks", memory_budget_bytes="1GB")
+
+
 def test_cotangents_are_checked_before_anything_runs():
     with pytest.raises(InputError, match="`labels` must be"):
         empirical_ntk(

@@ -89,6 +89,32 @@ def test_one_gradient_of_a_coupled_batch_is_unbiased_too():
     assert got.standard_error < 0.05 * exact
 
 
+def test_shares_of_a_mapped_batch_are_unbiased_too():
+    """All examples of a draw have the same signs: a share is that of all examples' outputs."""
+    apply_fn, params = conv_network(jax.random.key(20), batch_axis=BATCH_AXIS)
+    x = images(jax.random.key(21))
+    exact = float(
+        quick_jit(partial(per_example_traces, apply_fn, coupling="mapped"))(params, x).sum()
+    )
+    got = jax.jit(
+        lambda key: random_trace_norm(key, apply_fn, params, x, coupling="mapped", num_draws=2000)
+    )(jax.random.key(22))
+    assert abs(got.value - exact) < NUM_STANDARD_ERRORS * got.standard_error
+    assert got.standard_error < 0.05 * exact
+
+
+def test_labels_must_be_outputs():
+    apply_fn, params = dense_network(jax.random.key(23))
+    x = dense_data(jax.random.key(24))
+    for function in (summed_loss_trace_norm, batch_loss_trace_norm):
+        with pytest.raises(InputError, match="from 0 to 2, the last output, got 3"):
+            function(apply_fn, params, x, jnp.array([0, 1, 2, 3, 0, 1]))
+        with pytest.raises(InputError, match=r"must be \[6\] integers"):
+            function(apply_fn, params, x, jnp.array([0]))
+    with pytest.raises(InputError, match="`outputs_at_once` must be at least 1, got 0"):
+        per_example_traces(apply_fn, params, x, outputs_at_once=0)
+
+
 def test_loss_approximations_by_hand(float64):
     """A linear network: the gradient of an example's loss is the outer product ``x (p - e_y)``."""
     params = jax.random.normal(jax.random.key(13), (5, 3))

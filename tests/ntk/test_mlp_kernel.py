@@ -375,5 +375,11 @@ def test_bad_arguments(activations, skips, shape, words):
 def test_more_bad_arguments():
     with pytest.raises(InputError, match=r"got \[2, 3\] and \[2, 4\]"):
         mlp_ntk(np.array([0, 1]), np.array([0]), jnp.zeros((2, 3)), jnp.zeros((2, 4)))
+    with pytest.raises(InputError, match="`activations` must be integers, got \\['relu'"):
+        mlp_ntk(["relu", "relu"], np.array([0]), jnp.zeros((2, 3)))
+    whole = mlp_ntk(np.array([0, 1]), np.array([0]), np.eye(2, dtype=int))
+    np.testing.assert_array_equal(
+        whole.ntk, mlp_ntk(np.array([0, 1]), np.array([0]), jnp.eye(2)).ntk
+    )
     with pytest.raises(InputError, match="unknown method 'lemma'. Did you mean 'lemma1'"):
         mlp_ntk(np.array([0, 1]), np.array([0]), jnp.zeros((2, 3)), method="lemma")

@@ -1,10 +1,11 @@
 """Spectra: right to the last eigenvalue, and failures that lose."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from nasjax.errors import InputError
-from nasjax.ntk import FAILURES, spectrum
+from nasjax.ntk import FAILURES, empirical_ntk, spectrum
 
 
 def kernel_of(eigenvalues, seed=0):
@@ -51,6 +52,7 @@ def test_float32_kernels_are_judged_in_float64():
         (np.zeros((3, 3)), "zero"),
         (np.array([[1.0, 0.5], [0.4, 1.0]]), "asymmetric"),
         (np.array([[1.0, 2.0], [2.0, 1.0]]), "asymmetric"),
+        (np.array([[0.0, 1.0], [-1.0, 0.0]]), "asymmetric"),
         (np.array([[1.0, 1.0], [1.0, 1.0]]), "singular"),
         (kernel_of(np.array([1e-7, 1.0, 1.0])).astype(np.float32), "singular"),
     ],
@@ -77,3 +79,30 @@ def test_a_singular_kernel_says_its_rank():
 def test_other_shapes_are_refused(shape):
     with pytest.raises(InputError, match="must be a square matrix"):
         spectrum(np.zeros(shape))
+
+
+def test_kernels_may_be_as_large_and_as_small_as_numbers():
+    for scale in (1e308, 1e-307):
+        found = spectrum(scale * (np.eye(2) + 0.5))
+        assert found.failure is None
+        assert found.condition_number == pytest.approx(2.0)
+        assert found.lambda_min == pytest.approx(scale)
+
+
+def test_rounding_is_that_of_half_precision_too():
+    rows = np.random.default_rng(2).standard_normal((40, 10))
+    found = spectrum(jnp.asarray(rows @ rows.T, jnp.bfloat16))
+    assert found.failure == "singular"
+
+
+def test_what_is_no_real_kernel_is_refused():
+    result = empirical_ntk(lambda w, x: x @ w, jnp.eye(2), jnp.eye(2))
+    for kernel, message in (
+        (result, "pass the `.matrix`"),
+        (np.eye(2) * 1j, "real numbers, got complex128"),
+        (np.array([["a"]]), "real numbers, got <U1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            spectrum(kernel)
+    with pytest.raises(InputError, match="`rounding` must be at least 0, got -1"):
+        spectrum(np.eye(2), rounding=-1)

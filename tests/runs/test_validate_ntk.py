@@ -184,8 +184,8 @@ def test_more_architectures_keep_the_first(whole_run, tmp_path):
 
 
 def test_batch_statistics_are_gone_through(tmp_path):
-    settings = dataclasses.replace(
-        TINY, num_architectures=3, batch_sizes=(3,), normalization="batch", widths=()
+    settings = ValidationSettings(
+        num_architectures=3, batch_sizes=(3,), channels=2, normalization="batch", widths=()
     )
     result = run_validation(settings, tmp_path)
     for row in result.rows:
@@ -229,7 +229,7 @@ def test_every_space_is_measured(name):
     ("change", "message"),
     [
         ({"space": "darst"}, "--space: unknown space 'darst'. Did you mean 'darts'"),
-        ({"space": "mlp", "normalization": "batch"}, "--normalization: unknown .*'batch'"),
+        ({"space": "mlp", "normalization": "batch"}, "--normalization: unknown .* in mlp 'batch'"),
         ({"space": "mlp", "cells": 2}, "--cells: must be 3 to 100, got 2"),
         ({"space": "mlp", "cells": 3, "num_architectures": 26}, "--num-architectures: .* 3 to 25"),
         ({"initialization": "theory"}, "--initialization: unknown"),
