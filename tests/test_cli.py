@@ -111,11 +111,11 @@ def test_search_prints_what_it_wrote(run, tmp_path):
 
 
 def test_validate_prints_correlations(run, tmp_path):
-    options = ("--num-architectures", 3, "--batch-sizes", "2,4", "--channels", 2, "--widths", "")
-    code, out, err = run("validate", "ntk", *options, "--num-infinite", 3)
+    options = ("--num-architectures", 3, "--batch-sizes", "2,4", "--channels", 16, "--widths", "")
+    code, out, err = run("validate", "ntk", "--space", "mlp", "--cells", 3, *options)
     assert (code, err) == (0, "")
-    name = "num_architectures=3-batch_sizes=2,4-channels=2-widths=-num_infinite=3"
-    folder = tmp_path / "runs" / f"validate-ntk-nasbench201-random-{name}-seed0"
+    name = "num_architectures=3-batch_sizes=2,4-channels=16-cells=3-widths=-num_infinite=3"
+    folder = tmp_path / "runs" / f"validate-ntk-mlp-random-{name}-seed0"
     found = json.loads((folder / "validation.json").read_text())["summary"]["approximations"]
     assert re.search(f"batch +{' +'.join(found)}", out)
     for size in ("2", "4"):

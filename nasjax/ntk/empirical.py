@@ -323,9 +323,13 @@ def _without_zeros(leaf):
     """Zeros replaced by numbers in [-1/4, 1/4) that differ from place to place."""
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         return leaf
-    places = jnp.arange(leaf.size, dtype=jnp.uint32).reshape(leaf.shape)
-    scattered = (places * np.uint32(2654435761)).astype(jnp.float32) / 2.0**33 - 0.25
-    return jnp.where(leaf == 0, scattered.astype(leaf.dtype), leaf)
+    # Sums of a number for the row and one for the column, as those are few.
+    scattered = jnp.zeros((), leaf.dtype)
+    for axis, size in enumerate(leaf.shape[-2:], max(leaf.ndim - 2, 0)):
+        numbers = np.modf((1 + np.arange(size)) * 0.618034)[0] / 4 - 0.125
+        shape = [-1 if other == axis else 1 for other in range(leaf.ndim)]
+        scattered = scattered + jnp.asarray(numbers.reshape(shape), leaf.dtype)
+    return jnp.where(leaf == 0, scattered, leaf)
 
 
 def _num_outputs(where: str, outputs_fn, params, x) -> int:
