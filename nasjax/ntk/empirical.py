@@ -16,6 +16,7 @@ from nasjax.ntk.blocks import BlockedNtk, NtkPlan, as_rows
 from nasjax.ntk.gradients import (
     BATCH_AXIS,
     ApplyFn,
+    batch_outputs,
     check_coupling,
     output_cotangents,
     output_gradients,
@@ -289,9 +290,9 @@ def check_network(
             f"{where}: `coupling` must be 'mapped' for a network that averages over the axis "
             f"{BATCH_AXIS!r}, got {coupling!r}. Or build the network without the axis."
         )
-    outputs_fn, probe = _programs(apply_fn, coupling, coupling != "exact" and not uses_axis)
+    probe = _probe(apply_fn, coupling != "exact" and not uses_axis)
     try:
-        num_outputs = _num_outputs(where, outputs_fn, params, x)
+        num_outputs = _num_outputs(where, _outputs_fn(apply_fn, coupling), params, x)
         is_x_finite, is_params_finite, is_alone = np.asarray(probe(params, x))
     except flax.errors.InvalidRngError as error:
         raise InputError(
@@ -364,17 +365,12 @@ def _uses_batch_axis(apply_fn: ApplyFn, params: PyTree, x: Array) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _outputs_fn(apply_fn: ApplyFn, coupling: str):
-    def outputs(params, x):
-        if coupling != "mapped":
-            return apply_fn(params, x)
-        return jax.vmap(lambda x: apply_fn(params, x[None])[0], axis_name=BATCH_AXIS)(x)
-
-    return jax.jit(outputs)
+    return jax.jit(lambda params, x: batch_outputs(apply_fn, params, x, coupling))
 
 
 @functools.lru_cache(maxsize=32)
-def _programs(apply_fn: ApplyFn, coupling: str, is_alone_checked: bool):
-    """The outputs of a batch, and what is checked of the values: each a jitted ``(params, x)``."""
+def _probe(apply_fn: ApplyFn, is_alone_checked: bool):
+    """What is checked of the values, jitted: whether ``x`` and ``params`` are finite, and alone."""
 
     def is_alone(params, x):
         # Coupling is a matter of structure, so it is looked for where it shows: with parameters
@@ -394,7 +390,7 @@ def _programs(apply_fn: ApplyFn, coupling: str, is_alone_checked: bool):
         finite = [jnp.isfinite(sum((0 * a).sum() for a in jax.tree.leaves(t))) for t in (x, params)]
         return jnp.stack([*finite, is_alone(params, x) if is_alone_checked else finite[0]])
 
-    return _outputs_fn(apply_fn, coupling), jax.jit(probe)
+    return jax.jit(probe)
 
 
 def _to_float64(leaf):

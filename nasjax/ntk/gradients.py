@@ -82,6 +82,25 @@ def check_coupling(where: str, coupling: str) -> None:
         raise unknown_name(where, "coupling", coupling, COUPLINGS)
 
 
+def batch_outputs(
+    apply_fn: ApplyFn, params: PyTree, x: Array, coupling: str
+) -> Float[Array, "batch outputs"]:
+    """Outputs of a batch, with the mapped axis that ``coupling="mapped"`` reads statistics over.
+
+    Args:
+      apply_fn: ``(params, x) -> [batch, outputs]``.
+      params: its parameters.
+      x: ``[batch, ...]``.
+      coupling: a key of ``COUPLINGS``.
+
+    Returns:
+      ``[batch, outputs]``.
+    """
+    if coupling != "mapped":
+        return apply_fn(params, x)
+    return jax.vmap(lambda x: apply_fn(params, x[None])[0], axis_name=BATCH_AXIS)(x)
+
+
 def output_cotangents(
     where: str,
     outputs: str,

@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 
 from nasjax.errors import InputError
 from nasjax.ntk.gradients import (
-    BATCH_AXIS,
     ApplyFn,
+    batch_outputs,
     check_coupling,
     check_labels,
     output_gradients,
@@ -185,7 +185,7 @@ def summed_loss_trace_norm(
       NASI, eqs. (10), (11), without the constant.
     """
     check_coupling("summed_loss_trace_norm", coupling)
-    outputs = _outputs(apply_fn, params, x, coupling)
+    outputs = batch_outputs(apply_fn, params, x, coupling)
     check_labels("summed_loss_trace_norm", labels, *outputs.shape)
     slopes = jax.grad(lambda outputs: jnp.sum(_losses(outputs, labels)))(outputs)
     gradients = output_gradients(apply_fn, params, x, slopes[:, None], coupling=coupling)
@@ -230,14 +230,8 @@ def _losses(outputs, labels) -> Float[Array, " batch"]:
     return optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
 
 
-def _outputs(apply_fn, params, x, coupling):
-    if coupling != "mapped":
-        return apply_fn(params, x)
-    return jax.vmap(lambda x: apply_fn(params, x[None])[0], axis_name=BATCH_AXIS)(x)
-
-
 def _num_outputs(apply_fn, params, x, coupling) -> int:
-    return jax.eval_shape(lambda p, x: _outputs(apply_fn, p, x, coupling), params, x).shape[1]
+    return jax.eval_shape(lambda p, x: batch_outputs(apply_fn, p, x, coupling), params, x).shape[1]
 
 
 def _square_norms(gradients: PyTree, *, num_axes: int = 2) -> Array:
