@@ -11,13 +11,16 @@ from nasjax.errors import InputError, unknown_name
 KINDS = ("kendall", "pearson", "spearman")
 """``kendall``: tau-b; ``pearson``: linear; ``spearman``: of ranks."""
 
+_FEWEST_PAIRS = 8
+
 
 class Correlation(NamedTuple):
     """A correlation coefficient.
 
     Attributes:
       value: in [-1, 1]; NaN where one side does not vary.
-      low: lower end of the bootstrap interval.
+      low: lower end of the bootstrap interval; NaN for fewer than 8 pairs, whose resamples are too
+        few and too alike for one.
       high: upper end.
       num_pairs: that were compared.
     """
@@ -64,6 +67,7 @@ def correlation(
     is_finite = np.isfinite(a) & np.isfinite(b)
     a, b = a[is_finite], b[is_finite]
     value = _coefficient(a, b, kind)
+    num_resamples = num_resamples if len(a) >= _FEWEST_PAIRS else 0
     generator = np.random.default_rng(seed)
     draws = [
         _coefficient(a[chosen], b[chosen], kind)

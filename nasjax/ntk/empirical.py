@@ -21,7 +21,8 @@ from nasjax.ntk.gradients import (
     output_cotangents,
     output_gradients,
 )
-from nasjax.ntk.other_routes import ROUTES, is_dense, other_ntk
+from nasjax.ntk.other_routes import ROUTES, other_ntk
+from nasjax.ntk.programs import read_program
 from nasjax.types import PyTree
 
 METHODS = ("auto", "blocks", *ROUTES)
@@ -161,7 +162,8 @@ def empirical_ntk(
     x, num_outputs = check_network(where, apply_fn, params, x, coupling=coupling)
     cotangents = output_cotangents(where, outputs, len(x), num_outputs, labels)
     if method == "auto":
-        is_structured = coupling == "none" and devices is None and is_dense(apply_fn, params, x)
+        is_alone = coupling == "none" and devices is None
+        is_structured = is_alone and read_program(apply_fn, params, x).is_dense
         method = "structured_derivatives" if is_structured else "blocks"
     plan = None
     if method == "blocks":
@@ -175,7 +177,8 @@ def empirical_ntk(
             )
         matrix = other_ntk(where, method, apply_fn, params, x, cotangents, outputs, coupling)
     # On the host, while a device computes the kernel.
-    duplicates = len(x) - len(np.unique(np.asarray(x).reshape(len(x), -1), axis=0))
+    # Zero is added as -0 equals 0.
+    duplicates = len(x) - len({(example + 0).tobytes() for example in np.asarray(x)})
     return EmpiricalNtk(np.asarray(matrix), outputs, coupling, method, duplicates, plan)
 
 
@@ -262,8 +265,8 @@ def check_network(
       apply_fn: ``(params, x) -> [batch, outputs]``.
       params: its parameters.
       x: ``[batch, ...]``.
-      coupling: a key of ``COUPLINGS``; that examples do not act on each other is checked by
-        outputs of two of them.
+      coupling: a key of ``COUPLINGS``; that examples do not act on each other is checked by the
+        network's program, or where that does not tell, by outputs of two of them.
 
     Returns:
       ``x`` as an array, and the number of outputs.
@@ -284,16 +287,16 @@ def check_network(
         )
     if not jax.tree.leaves(params):
         raise InputError(f"{where}: `params` must hold an array, got none.")
-    uses_axis = _uses_batch_axis(apply_fn, params, x)
-    if uses_axis and coupling != "mapped":
-        raise InputError(
-            f"{where}: `coupling` must be 'mapped' for a network that averages over the axis "
-            f"{BATCH_AXIS!r}, got {coupling!r}. Or build the network without the axis."
-        )
-    probe = _probe(apply_fn, coupling != "exact" and not uses_axis)
     try:
+        program = read_program(apply_fn, params, x)
+        if program.is_mapped and coupling != "mapped":
+            raise InputError(
+                f"{where}: `coupling` must be 'mapped' for a network that averages over the axis "
+                f"{BATCH_AXIS!r}, got {coupling!r}. Or build the network without the axis."
+            )
         num_outputs = _num_outputs(where, _outputs_fn(apply_fn, coupling), params, x)
-        is_x_finite, is_params_finite, is_alone = np.asarray(probe(params, x))
+        is_run = coupling != "exact" and not program.is_mapped and not program.is_apart
+        is_x_finite, is_params_finite, is_apart = np.asarray(_probe(apply_fn, is_run)(params, x))
     except flax.errors.InvalidRngError as error:
         raise InputError(
             f"{where}: `apply_fn` must be deterministic, but it asks for random numbers "
@@ -304,14 +307,14 @@ def check_network(
             raise InputError(
                 f"{where}: `{name}` must be finite, got NaN or infinity. Check where it comes from."
             )
-    if not is_alone and coupling == "mapped":
+    if not is_apart and coupling == "mapped":
         raise InputError(
             f"{where}: `apply_fn` must average batch statistics over the mapped axis "
             f"{BATCH_AXIS!r} for coupling='mapped'; its examples act on each other otherwise. "
             "Build the network with BatchNorm(axis_name=BATCH_AXIS) or "
             "LayerConfig(batch_axis=BATCH_AXIS)."
         )
-    if not is_alone:
+    if not is_apart:
         raise InputError(
             f"{where}: `apply_fn` must treat every example by itself for coupling='none', but "
             "an example's outputs depend on the others. Is batch normalisation in training "
@@ -350,33 +353,20 @@ def _num_outputs(where: str, outputs_fn, params, x) -> int:
     return found.shape[1]
 
 
-def _uses_batch_axis(apply_fn: ApplyFn, params: PyTree, x: Array) -> bool:
-    """Whether a network averages over the mapped axis, which is not there in this call."""
-    try:
-        _outputs_fn(apply_fn, "none").eval_shape(params, x[:1])
-    except NameError as error:
-        if BATCH_AXIS in str(error):
-            return True
-        raise
-    except flax.errors.InvalidRngError:
-        pass  # told later
-    return False
-
-
 @functools.lru_cache(maxsize=32)
 def _outputs_fn(apply_fn: ApplyFn, coupling: str):
     return jax.jit(lambda params, x: batch_outputs(apply_fn, params, x, coupling))
 
 
 @functools.lru_cache(maxsize=32)
-def _probe(apply_fn: ApplyFn, is_alone_checked: bool):
-    """What is checked of the values, jitted: whether ``x`` and ``params`` are finite, and alone."""
+def _probe(apply_fn: ApplyFn, is_run: bool):
+    """What is checked by numbers: whether ``x`` and ``params`` are finite, and examples apart."""
 
-    def is_alone(params, x):
+    def is_apart(params, x):
         # Coupling is a matter of structure, so it is looked for where it shows: with parameters
-        # that are not zero and examples that are not equal. Three tell as much as the batch.
+        # that are not zero and examples that are not equal.
         params = jax.tree.map(_without_zeros, params)
-        x = x[np.array([0, len(x) // 2, -1])]
+        x = x[np.linspace(0, len(x) - 1, min(len(x), 64)).astype(int)]
         if jnp.issubdtype(x.dtype, jnp.floating):
             scale = jnp.where(jnp.std(x) > 0, jnp.std(x), 1.0).astype(x.dtype)
             x = x + scale * jax.random.normal(jax.random.key(0), x.shape, x.dtype)
@@ -388,7 +378,7 @@ def _probe(apply_fn: ApplyFn, is_alone_checked: bool):
     def probe(params, x):
         # Zero times what is not finite is NaN; four times as fast as to look at every number.
         finite = [jnp.isfinite(sum((0 * a).sum() for a in jax.tree.leaves(t))) for t in (x, params)]
-        return jnp.stack([*finite, is_alone(params, x) if is_alone_checked else finite[0]])
+        return jnp.stack([*finite, is_apart(params, x) if is_run else finite[0]])
 
     return jax.jit(probe)
 

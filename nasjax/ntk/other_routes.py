@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
@@ -20,51 +19,6 @@ _NEURAL_TANGENTS = {
 }
 ROUTES = ("jacrev", *_NEURAL_TANGENTS)
 """``jax.jacrev`` of the whole batch, and neural-tangents' implementations by their names there."""
-
-_DENSE_PRIMITIVES = frozenset(
-    "abs add add_any broadcast_in_dim concatenate convert_element_type copy custom_jvp_call div "  # noqa: SIM905
-    "dot_general eq erf exp exp2 expm1 ge gt integer_pow jit le log log1p logistic lt max min mul "
-    "ne neg pjit pow reduce_max reduce_sum reshape rsqrt select_n sign slice sqrt square squeeze "
-    "stop_gradient sub tanh transpose".split()  # noqa: SIM905
-)
-"""What a network of dense layers, elementwise functions and sums is made of."""
-
-
-def is_dense(apply_fn: ApplyFn, params: PyTree, x: Array) -> bool:
-    """Whether a network has no other layers with parameters than dense ones, by its program.
-
-    For these neural-tangents' structured derivatives need no gradients of single outputs at all.
-
-    Args:
-      apply_fn: ``(params, x) -> [batch, outputs]``.
-      params: its parameters.
-      x: ``[batch, ...]``.
-
-    Returns:
-      True if every operation in it is one of a dense network's.
-    """
-    leaves, structure = jax.tree.flatten((params, x))
-    kinds = tuple(jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _is_dense(apply_fn, structure, kinds)
-
-
-@functools.lru_cache(maxsize=32)
-def _is_dense(apply_fn, structure, kinds) -> bool:
-    program = jax.make_jaxpr(apply_fn)(*jax.tree.unflatten(structure, kinds))
-    return _primitives(program.jaxpr) <= _DENSE_PRIMITIVES
-
-
-def _primitives(jaxpr) -> set[str]:
-    names = {equation.primitive.name for equation in jaxpr.eqns}
-    for equation in jaxpr.eqns:
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
-            if _is_jaxpr(value):
-                names |= _primitives(getattr(value, "jaxpr", value))
-    return names
-
-
-def _is_jaxpr(value) -> bool:
-    return isinstance(value, jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr)
 
 
 def other_ntk(

@@ -48,6 +48,14 @@ def test_no_variation_is_no_correlation():
     assert np.isnan(correlation([], []).value)
 
 
+def test_few_pairs_have_no_interval():
+    a, b = pairs(2)
+    few, enough = correlation(a[:7], b[:7]), correlation(a[:8], b[:8])
+    assert np.isnan([few.low, few.high]).all()
+    assert enough.low < enough.value < enough.high
+    assert few.value == pytest.approx(scipy.stats.spearmanr(a[:7], b[:7]).statistic)
+
+
 def test_bad_input_is_named():
     with pytest.raises(InputError, match="Did you mean 'pearson'"):
         correlation([1, 2], [1, 2], kind="pearsn")

@@ -22,7 +22,7 @@ from nasjax.ntk import (
     spectrum,
 )
 from nasjax.ntk.gradients import output_cotangents
-from nasjax.ntk.other_routes import is_dense
+from nasjax.ntk.programs import read_program
 
 RTOL = {"float32": 2e-5, "float64": 1e-12}
 """Largest difference, relative to the largest entry."""
@@ -368,10 +368,16 @@ def test_coupling_is_found_where_outputs_do_not_show_it():
         with pytest.raises(InputError, match="depend on the others"):
             empirical_ntk(apply_fn, params, examples)
     apply_fn, params = dense_network(jax.random.key(52))
+
+    def in_groups(x):
+        groups = x if len(x) < 4 else x - x.reshape(-1, 3, 5).mean(1).repeat(3, 0)
+        return groups.reshape(x.shape)
+
     for coupled in (
         lambda p, x: apply_fn(p, x + jnp.roll(x, 1, 0)),
         lambda p, x: apply_fn(p, x + jnp.roll(x, 2, 0)),
         lambda p, x: apply_fn(p, jnp.cumsum(x[::-1], 0)[::-1]),  # on later ones alone
+        lambda p, x: apply_fn(p, in_groups(x)),  # as batch normalisation of parts of a batch
     ):
         with pytest.raises(InputError, match="depend on the others"):
             empirical_ntk(coupled, params, x)
@@ -475,14 +481,14 @@ def test_auto_knows_dense_networks():
     x = dense_data(jax.random.key(39))
     model = FlaxModel()
     variables = model.init(jax.random.key(40), x, train=False)
-    assert is_dense(*flax_apply_fn(model, variables, train=False), x)
-    assert is_dense(*dense_network(jax.random.key(41)), x)
+    assert read_program(*flax_apply_fn(model, variables, train=False), x).is_dense
+    assert read_program(*dense_network(jax.random.key(41)), x).is_dense
     images = jax.random.normal(jax.random.key(42), (2, 4, 4, 2))
     apply_fn, params = conv_network(jax.random.key(43), normalization="none")
-    assert not is_dense(apply_fn, params, images)
+    assert not read_program(apply_fn, params, images).is_dense
     assert empirical_ntk(apply_fn, params, images).method == "blocks"
 
     def looped(params, x):
         return jax.lax.fori_loop(0, 2, lambda _, x: jnp.tanh(x @ params), x)
 
-    assert not is_dense(looped, jnp.eye(5), x)
+    assert not read_program(looped, jnp.eye(5), x).is_dense
