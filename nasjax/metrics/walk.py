@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array
+from jax import Array, lax
 
 from nasjax.metrics import conv_rule as rule
 from nasjax.metrics.plan import IMAGES, PLAIN, Plan
@@ -119,12 +119,16 @@ def _fisher_sums(pixels: Array, fan: int):
 
 def _add_kernels(kernels: Array, gradients: Array) -> Array:
     """Adds products of ``[batch, kernels, parameters]`` to ``[kernels, batch, batch]``."""
-    return kernels + jnp.einsum("ikp,jkp->kij", gradients, gradients, precision="highest")
+    products = [
+        jnp.matmul(rows, rows.T, precision="highest") for rows in gradients.swapaxes(0, 1)
+    ]
+    return kernels + jnp.stack(products)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _conv_back(block, wants, is_input_asked, params, x, saved, g, total, kernels):
-    gy = rule.unnormalized(saved, g)
+    # Computed once: every reader would compute it anew.
+    gy = lax.optimization_barrier(rule.unnormalized(saved, g))
     size, first = params["kernel"].shape[0], int(wants.has_loss)
     gradient = sums = fisher = None
     of_examples = gy[first : first + wants.num_kernels] if wants.num_kernels else None
