@@ -10,12 +10,12 @@ import jax
 from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import draw_validation
 from nasjax.networks import INITIALIZATIONS, MLP_INITIALIZATIONS, NORMALIZATIONS
+from nasjax.runs.batch import Batch
+from nasjax.runs.drawing import draw_architectures
 from nasjax.runs.folder import RunFolder, open_run_folder, run_name
 from nasjax.runs.nasi import OnStepFn, versions
 from nasjax.runs.validation_measures import (
-    ValidationData,
     approximations,
-    draw_architectures,
     load_batch,
     space_of,
     widths,
@@ -208,7 +208,9 @@ def run_validation(
             }
         )
         space = space_of(settings)
-        genotypes = draw_architectures(space, settings.num_architectures, keys["archs"])
+        genotypes = draw_architectures(
+            space, settings.num_architectures, keys["archs"], is_connected=True
+        )
         records = folder.read_history()
         first = len(records)
         phases = (
@@ -236,7 +238,7 @@ def run_validation(
         return _finish(settings, data, folder, records, len(records) - first)
 
 
-def _finish(settings, data: ValidationData, folder: RunFolder, records, num_run: int) -> Validation:
+def _finish(settings, data: Batch, folder: RunFolder, records, num_run: int) -> Validation:
     rows = [record for record in records if record["phase"] == "approximations"]
     wide = [record for record in records if record["phase"] == "widths"]
     summary = summarise(rows, wide, settings.batch_sizes, settings.widths)
