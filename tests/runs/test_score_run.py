@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pyarrow.parquet
 import pytest
+from made_up_scores import made_up_scorer
 
 from nasjax.errors import InputError
 from nasjax.metrics import METRICS, Scores, space_scorer
@@ -57,18 +58,6 @@ def stop_after(count):
 
 def tables(folder):
     return [(folder / name).read_bytes() for name in TABLES]
-
-
-def made_up_scorer(space, x, y, metrics, *, seed, **_):
-    """Numbers with all their digits, in no time."""
-
-    def score(genotype):
-        values = np.random.default_rng([seed, *genotype.tolist()]).normal(size=len(metrics))
-        flags = {metrics[2]: "dead"} if values[2] > 1.0 else {}
-        values = dict(zip(metrics, values.tolist(), strict=True))
-        return Scores(values | dict.fromkeys(flags, math.nan), flags, {})
-
-    return score
 
 
 @pytest.fixture
