@@ -25,7 +25,6 @@ from nasjax.errors import InputError
 
 _FILES = "scores.csv, scores.parquet, metadata.json"
 _MOST_LINES = 20
-_SHOWN_ACCURACIES = ("cifar10_test", "cifar100_test", "imagenet16_test", "cifar10_validation_12")
 _NATS_SUFFIX = ".pbz2"
 
 
@@ -331,13 +330,14 @@ def _print_best(result, settings) -> None:
 
 
 def _print_correlations(found) -> None:
-    names = [name for name in _SHOWN_ACCURACIES if name in next(iter(found.values()))]
+    from nasjax.runs.score_table import MAIN_ACCURACIES
+
     for kind, title in (("spearman", "Spearman"), ("kendall", "Kendall")):
         print(f"{title} correlation with accuracy [95 % interval], positive where the metric helps")
-        rows = Table("metric", *names, "pairs", box=None)
+        rows = Table("metric", *MAIN_ACCURACIES, "pairs", box=None)
         for metric, by_accuracy in found.items():
-            numbers = [_interval(by_accuracy[name][kind]) for name in names]
-            rows.add_row(metric, *numbers, str(by_accuracy[names[0]][kind]["num_pairs"]))
+            numbers = [_interval(by_accuracy[name][kind]) for name in MAIN_ACCURACIES]
+            rows.add_row(metric, *numbers, str(by_accuracy[MAIN_ACCURACIES[0]][kind]["num_pairs"]))
         console.print(rows)
 
 

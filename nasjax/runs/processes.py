@@ -52,7 +52,7 @@ def join_processes(
       The process.
 
     Raises:
-      InputError: if the numbers do not fit, or the coordinator's address is none.
+      InputError: if the numbers do not fit, or there is no coordinator of such an address.
     """
     if coordinator == "auto":
         _meet(timeout_s)
@@ -64,7 +64,9 @@ def join_processes(
         )
     if count is None:
         return Process()
-    if count < 1 or not 0 <= process_id < count:
+    if count < 1:
+        raise InputError(f"--num-processes: must be at least 1, got {count}.")
+    if not 0 <= process_id < count:
         raise InputError(
             f"--process-id: must be 0 to {count - 1}, as --num-processes is {count}, got "
             f"{process_id}."
@@ -87,8 +89,14 @@ def join_processes(
 
 
 def _meet(timeout_s: int, **who) -> None:
-    jax.distributed.initialize(
-        **who, initialization_timeout=timeout_s, shutdown_timeout_seconds=timeout_s
-    )
+    try:
+        jax.distributed.initialize(
+            **who, initialization_timeout=timeout_s, shutdown_timeout_seconds=timeout_s
+        )
+    except ValueError as error:
+        raise InputError(
+            "--coordinator: must be ADDRESS:PORT with --num-processes and --process-id where JAX "
+            f"cannot find them out, got {who.get('coordinator_address', 'auto')} ({error})"
+        ) from error
     jax.local_devices()  # the backends are made while the others can be asked
     jax.distributed.shutdown()
