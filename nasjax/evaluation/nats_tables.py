@@ -13,6 +13,9 @@ from nasjax.spaces import nasbench201
 from nasjax.spaces.base import Genotype
 
 _WHERE = "load_nats_bench"
+_FAILURES = (OSError, ValueError, KeyError, EOFError, AssertionError, pickle.UnpicklingError)
+"""How the package tells that files are missing or others than it expects."""
+
 _QUERIES = {
     "cifar10_test": ("cifar10", "200", "test-accuracy"),
     "cifar100_test": ("cifar100", "200", "test-accuracy"),
@@ -64,7 +67,7 @@ def load_nats_bench(
         raise InputError(f"{_WHERE}: `path` must be NATS-Bench's folder or file, got {path}.")
     try:
         api = nats_bench.create(str(path), "tss", fast_mode=path.is_dir(), verbose=False)
-    except (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+    except _FAILURES as error:
         raise InputError(
             f"{_WHERE}: {path} must be NATS-Bench's topology benchmark, got another "
             f"({type(error).__name__}: {error})."
@@ -99,7 +102,7 @@ def _accuracy(api: Any, path: Path, index: int, dataset: str, epochs: str, kind:
     try:
         info = api.get_more_info(index, dataset, hp=epochs, is_random=False)
         accuracy = float(info[kind])
-    except (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+    except _FAILURES as error:
         raise InputError(
             f"{_WHERE}: {path} must hold {kind} of {dataset} after {epochs} epochs for cell "
             f"{index}, got {type(error).__name__}: {error}."

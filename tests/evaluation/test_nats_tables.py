@@ -27,7 +27,7 @@ class Api:
     def get_more_info(self, index, dataset, iepoch=None, hp="12", is_random=True):
         assert is_random is False
         if index == 99:
-            raise ValueError("Did not find 99")
+            raise AssertionError("invalid data path : 99")
         base = 10 * DATASETS.index(dataset) + int(hp) / 100 + index / 1000
         found = {"test-accuracy": base, "valid-accuracy": base + 5}
         if dataset == "cifar10":
@@ -69,7 +69,7 @@ def test_accuracies_are_means_of_the_right_sets(nats_bench, tmp_path):
     ("index", "message"),
     [
         (None, "must hold every cell, got no"),
-        (99, "for cell 99, got ValueError: Did not find 99"),
+        (99, "for cell 99, got AssertionError: invalid data path"),
         (98, "must hold test-accuracy of cifar10 after 200 epochs for cell 98, got KeyError"),
     ],
 )
