@@ -18,7 +18,7 @@ ALLOWED = {  # package -> packages of nasjax that it may import
     "spaces": BASE,
     "networks": BASE | {"spaces"},
     "ntk": BASE | {"networks"},
-    "metrics": BASE | {"networks", "ntk"},
+    "metrics": BASE | {"spaces", "networks", "ntk"},
     "objectives": BASE,
     "search": BASE,
     "training": BASE | {"networks"},

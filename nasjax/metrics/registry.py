@@ -213,7 +213,7 @@ METRICS: dict[str, Metric] = {
         domain="networks with a form without normalisation",
         source="Tanaka et al. (2020), eq. (4)",
         needs=("synflow",),
-        value=reduced("synflow", float),
+        value=reduced("synflow", np.exp),
     ),
     "synflow:code": Metric(
         direction="higher",
@@ -222,7 +222,7 @@ METRICS: dict[str, Metric] = {
         domain="NAS-Bench-201",
         source=f"{_ZERO_COST}: reduction blocks stay normalised",
         needs=("synflow:code",),
-        value=reduced("synflow:code", float),
+        value=reduced("synflow:code", np.exp),
     ),
     "jacob_cov": Metric(
         direction="higher",

@@ -206,6 +206,11 @@ def _split_gradients(network, x, y, *, num_parts: int) -> SplitGradients:
         _weights(gradient_fn(network.params, part_x, part_y))
         for part_x, part_y in zip(jnp.split(x, num_parts), jnp.split(y, num_parts), strict=True)
     ]
+    return split_sums(parts)
+
+
+def split_sums(parts: Sequence[Sequence[Array]]) -> SplitGradients:
+    """Sums of mean over deviation, from the gradients of every layer in every part."""
     magnitudes, signed = [], []
     for layer in zip(*parts, strict=True):
         gradients = jnp.stack(layer)
@@ -217,11 +222,11 @@ def _split_gradients(network, x, y, *, num_parts: int) -> SplitGradients:
 
 
 def _synflow(apply_fn, params, x):
-    """The sum of ``|theta dR / dtheta|`` over weights, at parameters that are magnitudes."""
+    """Logarithm of the sum of ``|theta dR / dtheta|``, at parameters that are magnitudes."""
     params = jax.tree.map(jnp.abs, params)
     gradients = jax.grad(lambda params: apply_fn(params, jnp.ones_like(x[:1])).sum())(params)
     pairs = zip(_weights(params), _weights(gradients), strict=True)
-    return sum(jnp.abs(weight * gradient).sum() for weight, gradient in pairs)
+    return jnp.log(sum(jnp.abs(weight * gradient).sum() for weight, gradient in pairs))
 
 
 STATISTICS: dict[str, Callable] = {
@@ -244,7 +249,9 @@ STATISTICS: dict[str, Callable] = {
 """Every statistic by name: ``(network, x, y) -> arrays``. Kernels and traces are those of the
 coupling that is asked for, but ``:exact`` and ``:hook`` (mapped) ones, which are of their name."""
 
-_COUPLED = frozenset(("example_gradients", "traces", "kernel:sum", "kernel:label"))
+COUPLED = frozenset(("example_gradients", "traces", "kernel:sum", "kernel:label"))
+"""Statistics that depend on the coupling that is asked for."""
+
 _FLOAT64 = frozenset(("synflow", "synflow:code"))
 
 
@@ -308,7 +315,7 @@ def statistics(
 def _bound(name: str, coupling: str, num_parts: int) -> Callable:
     if name == "split_gradients":
         return partial(_split_gradients, num_parts=num_parts)
-    if name in _COUPLED:
+    if name in COUPLED:
         return partial(STATISTICS[name], coupling=coupling)
     fixed = {"kernel:sum:exact": "exact", "kernel:label:hook": "mapped"}
     if name in fixed:

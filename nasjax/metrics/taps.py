@@ -169,6 +169,8 @@ def _is_relu(equation) -> bool:
     if equation.primitive.name == "custom_jvp_call":
         inner = equation.params["call_jaxpr"].jaxpr
         while len(inner.eqns) == 1 and inner.eqns[0].primitive.name in _INLINED:
+            if inner.eqns[0].params.get("name") == "relu6":  # cut off at 6, too
+                return True
             inner = inner.eqns[0].params["jaxpr"].jaxpr
         return len(inner.eqns) == 1 and _is_relu(inner.eqns[0])
     if equation.primitive.name != "max":

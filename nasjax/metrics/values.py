@@ -10,6 +10,8 @@ from nasjax.ntk import spectrum
 Statistics = Mapping[str, Any]
 """Arrays on the host by the names of ``STATISTICS``, and ``labels`` and ``num_duplicates``."""
 
+_NO_RELU = "the network has no ReLU"
+
 
 class Measured(NamedTuple):
     """The value of a metric.
@@ -71,6 +73,8 @@ def jacob_cov(statistics: Statistics) -> Measured:
 def naswot(statistics: Statistics) -> Measured:
     """The logarithm of the determinant of the kernel of activation patterns."""
     kernel = _float64(statistics["activations"].agreement)
+    if statistics["activations"].num_units == 0:
+        return Measured(np.nan, _NO_RELU)
     if _num_patterns(statistics) < len(kernel):
         return Measured(np.nan, _with_cause("two examples have one activation pattern", statistics))
     sign, logarithm = np.linalg.slogdet(kernel)
@@ -81,6 +85,8 @@ def naswot(statistics: Statistics) -> Measured:
 
 def linear_regions(statistics: Statistics) -> Measured:
     """How many activation patterns there are."""
+    if statistics["activations"].num_units == 0:
+        return Measured(np.nan, _NO_RELU)
     return Measured(float(_num_patterns(statistics)))
 
 
