@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from nasjax.cli_common import (
     DATA_VARIABLE,
@@ -93,7 +93,7 @@ def score(
     ] = "mapped",
     num_parts: Annotated[int, typer.Option(help="Parts of the batch that zico compares.")] = 2,
     engine: Annotated[
-        str | None, typer.Option(help="How scores are computed; a wrong name lists all.")
+        str | None, typer.Option(help="How scores are computed: auto, walk or autodiff. [auto]")
     ] = None,
     table: Annotated[
         Path | None,
@@ -319,14 +319,26 @@ def _print_best(result, settings) -> None:
     from nasjax.metrics import METRICS
     from nasjax.runs.score_table import best_rows
 
-    rows = Table("metric", "better", "failed", "best", "of", box=None)
+    rows = Table(
+        _metric_column(), "better", "failed", "best", Column("of", overflow="fold"), box=None
+    )
     for name in settings.metrics:
         best = best_rows(result.rows, name, 1)
         value = f"{best[0][name]:.6g}" if best else "-"
         failed = str(result.metadata["num_failed"][name])
-        architecture = best[0]["architecture"] if best else "-"
-        rows.add_row(name, METRICS[name].direction, failed, value, architecture)
+        rows.add_row(name, METRICS[name].direction, failed, value, _named(best, settings))
     console.print(rows)
+
+
+def _metric_column() -> Column:
+    return Column("metric", no_wrap=True, overflow="fold")
+
+
+def _named(best, settings) -> str:
+    if not best:
+        return "-"
+    is_indexed = settings.space == "nasbench201"
+    return f"index {best[0]['index']}" if is_indexed else best[0]["architecture"]
 
 
 def _print_correlations(found) -> None:
@@ -334,7 +346,8 @@ def _print_correlations(found) -> None:
 
     for kind, title in (("spearman", "Spearman"), ("kendall", "Kendall")):
         print(f"{title} correlation with accuracy [95 % interval], positive where the metric helps")
-        rows = Table("metric", *MAIN_ACCURACIES, "pairs", box=None)
+        titles = (name.replace("_", " ") for name in MAIN_ACCURACIES)
+        rows = Table(_metric_column(), *titles, "pairs", box=None)
         for metric, by_accuracy in found.items():
             numbers = [_interval(by_accuracy[name][kind]) for name in MAIN_ACCURACIES]
             rows.add_row(metric, *numbers, str(by_accuracy[MAIN_ACCURACIES[0]][kind]["num_pairs"]))

@@ -13,6 +13,7 @@ from torch_weights_files import write_files
 from typer.main import get_command
 
 from nasjax import cli, cli_common
+from nasjax.metrics import ENGINES
 from nasjax.runs import SCORE_DEFAULTS, ScoreSettings
 from nasjax.runs import score as score_module
 from nasjax.runs.score import DEFAULT_METRICS
@@ -76,7 +77,7 @@ def test_it_prints_a_summary_and_writes_a_table(run, tmp_path):
     line = next(line for line in out.splitlines() if line.startswith(" condition_number"))
     assert line.split() == [
         "condition_number",
-        *("lower", "0", f"{float(best['condition_number']):.6g}", best["architecture"]),
+        *("lower", "0", f"{float(best['condition_number']):.6g}", "index", best["index"]),
     ]
     failed = sum(row["naswot_failed"] != "0" for row in rows)
     assert failed > 0
@@ -223,6 +224,7 @@ def test_help_tells_the_defaults():
     helps = {parameter.name: parameter.help for parameter in command.params}
     assert f"[{','.join(DEFAULT_METRICS)}]" in helps["metrics"]
     assert f"[{ScoreSettings().batch_size}]" in helps["batch_size"]
+    assert all(re.search(rf"\b{engine}\b", helps["engine"]) for engine in ENGINES)
     for name in ("channels", "cells", "initialization", "normalization"):
         told = re.search(r"\[nasbench201: (\S+), darts: (\S+), mlp: (\S+)\]", helps[name])
         for space, value in zip(("nasbench201", "darts", "mlp"), told.groups(), strict=True):

@@ -24,13 +24,8 @@ ALLOWED = {  # package -> packages of nasjax that it may import
     "training": BASE | {"networks"},
     "evaluation": BASE | {"spaces"},
 }
-AT_THE_EDGE = {
-    "runs",
-    "cli",
-    "cli_common",
-    "cli_score",
-    "__main__",
-}  # they put the parts together: may import everything
+# They put the parts together: may import everything.
+AT_THE_EDGE = {"runs", "cli", "cli_common", "cli_score", "__main__"}
 FORBIDDEN_LIBRARIES = {  # package -> libraries it must do without
     "data": {"flax", "neural_tangents"},
     "spaces": {"flax", "neural_tangents"},

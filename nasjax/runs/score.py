@@ -95,7 +95,7 @@ class ScoreSettings:
     normalization: str | None = None
     coupling: str = "mapped"
     num_parts: int = 2
-    engine: str = "autodiff"
+    engine: str = "auto"
 
     def __post_init__(self):
         """Fills in the space's defaults and checks every value."""

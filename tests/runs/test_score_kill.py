@@ -83,6 +83,12 @@ def test_a_run_killed_twenty_times_gives_the_same_table(tmp_path):
     check_kills(tmp_path, ("--all", "--num-seeds", "2"), 20, 100)
 
 
+@pytest.mark.slow
+def test_cells_scored_by_walks_survive_kills_too(tmp_path):
+    cells = ("--space", "nasbench201", "--channels", "2", "--cells", "1")
+    check_kills(tmp_path, (*cells, "--num-architectures", "20"), 5, 20)
+
+
 def test_two_processes_give_the_table_of_one_even_if_one_dies(tmp_path):
     options = ("--num-architectures", "8")
     finish(start(tmp_path / "one", *options))
