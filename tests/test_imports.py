@@ -34,7 +34,7 @@ FORBIDDEN_LIBRARIES = {  # package -> libraries it must do without
     "evaluation": {"flax", "neural_tangents"},
     "networks": {"neural_tangents", "sklearn", "matplotlib", "tensorflow", "tensorflow_datasets"},
 }
-HEAVY = ["tensorflow", "tensorflow_datasets", "matplotlib", "sklearn"]
+HEAVY = ["pyarrow", "tensorflow", "tensorflow_datasets", "matplotlib", "sklearn"]
 
 
 def _package(path: Path) -> str:
