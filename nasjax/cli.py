@@ -1,4 +1,4 @@
-"""The command line: ``nasjax search``, ``nasjax validate`` and ``nasjax show``."""
+"""The command line: ``nasjax search``, ``score``, ``validate`` and ``show``."""
 
 import json
 import os
@@ -11,11 +11,20 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import nasjax
+from nasjax.cli_common import (
+    DATA_VARIABLE,
+    TABLE_NAME,
+    DataOption,
+    InitializationOption,
+    SeedOption,
+    console,
+    default_table,
+)
+from nasjax.cli_score import score
 from nasjax.errors import InputError, unknown_name
 from nasjax.spaces import SPACES, get_space, mlp_space
 from nasjax.spaces.mlp import ACTIVATION_NAMES
@@ -31,20 +40,12 @@ search_app = typer.Typer(help="Search for an architecture.", rich_markup_mode=No
 app.add_typer(search_app, name="search")
 validate_app = typer.Typer(help="Check approximations against exact values.", rich_markup_mode=None)
 app.add_typer(validate_app, name="validate")
-_console = Console()
+app.command("score")(score)
+_console = console
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""
 
-_DataOption = Annotated[
-    str, typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME.")
-]
-_InitializationOption = Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")]
-_SeedOption = Annotated[int, typer.Option(help="Of everything random.")]
-
-DATA_VARIABLE = "NASJAX_DATA"
-"""Environment variable that names a folder with benchmark tables."""
 _INTERRUPTED = 130
-_TABLE_NAME = "nb201_accuracies.csv.gz"
 
 
 def main() -> None:
@@ -99,7 +100,7 @@ def _help_without_command(context: typer.Context) -> None:
 @search_app.command("nasi")
 def search_nasi(
     space: Annotated[str, typer.Option(help="Search space: nasbench201 or darts.")] = "nasbench201",
-    data: _DataOption = "random",
+    data: DataOption = "random",
     labels: Annotated[str, typer.Option(help="true, or random: drawn uniformly once.")] = "true",
     steps: Annotated[
         int | None, typer.Option(help="Gradients to average, T. [nasbench201: 100, darts: 100]")
@@ -134,14 +135,14 @@ def search_nasi(
     mu: Annotated[
         float | None, typer.Option(help="Penalty coefficient. [nasbench201: 2, darts: 2]")
     ] = None,
-    seed: _SeedOption = 0,
-    initialization: _InitializationOption = "lecun",
+    seed: SeedOption = 0,
+    initialization: InitializationOption = "lecun",
     normalization: Annotated[str, typer.Option(help="batch or none.")] = "batch",
     table: Annotated[
         Path | None,
         typer.Option(
             help="NAS-Bench-201 accuracies (CSV), to report those of the selected cell. "
-            f"[{_TABLE_NAME} in ${DATA_VARIABLE}]"
+            f"[{TABLE_NAME} in ${DATA_VARIABLE}]"
         ),
     ] = None,
     out: Annotated[
@@ -174,18 +175,12 @@ def search_nasi(
         normalization=normalization,
     )
     if table is None and space == "nasbench201":
-        table = _default_table()
+        table = default_table()
     loaded = None if table is None else load_nasbench201_table(table)
     out = out or Path("runs") / settings.run_name()
     with _progress() as on_step:
         result = run_nasi(settings, out, table=loaded, on_step=on_step)
     _print_result(result, out)
-
-
-def _default_table() -> Path | None:
-    folder = os.environ.get(DATA_VARIABLE)
-    path = Path(folder) / _TABLE_NAME if folder else None
-    return path if path and path.exists() else None
 
 
 @contextmanager
@@ -241,7 +236,7 @@ def validate_ntk(
     space: Annotated[
         str, typer.Option(help="Search space: nasbench201, darts or mlp.")
     ] = "nasbench201",
-    data: _DataOption = "random",
+    data: DataOption = "random",
     num_architectures: Annotated[
         int, typer.Option(help="Drawn uniformly, distinct and connected.")
     ] = 100,
@@ -263,7 +258,7 @@ def validate_ntk(
             "[nasbench201: 1, darts: 1, mlp: 10]"
         ),
     ] = None,
-    seed: _SeedOption = 0,
+    seed: SeedOption = 0,
     initialization: Annotated[
         str | None,
         typer.Option(
