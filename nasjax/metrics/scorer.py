@@ -10,25 +10,26 @@ from jaxtyping import Int
 
 from nasjax.errors import InputError, unknown_name
 from nasjax.metrics.plan import PLANS
+from nasjax.metrics.program import PROGRAMMED, space_program
 from nasjax.metrics.score import (
     Scores,
     check_batch,
     check_metrics,
     evaluate,
-    needed_statistics,
     with_batch,
 )
-from nasjax.metrics.space_networks import scored_network
+from nasjax.metrics.space_networks import scored_network, shared_params
 from nasjax.metrics.statistics import COUPLED, statistics
 from nasjax.metrics.walk import WALKED, walk_statistics
-from nasjax.networks import LayerConfig, init_params, one_shot_network, static_network
+from nasjax.networks import LayerConfig, static_network
 from nasjax.spaces import Space
 from nasjax.spaces.nasbench201 import prune
 
 ENGINES = {
-    "auto": "walk for what it can do, autodiff for the rest",
-    "autodiff": "one program an architecture, compiled anew; the reference for the other",
-    "walk": "small programs, compiled once for all architectures of a space",
+    "auto": "walk for what it can do, else program, else autodiff",
+    "autodiff": "a program for every architecture, compiled anew; the reference for the others",
+    "program": "one program that takes architectures as arrays, compiled once for a space",
+    "walk": "small programs for single operations, compiled once for a space; fastest on CPU",
 }
 """Ways to the same scores."""
 
@@ -84,34 +85,48 @@ def space_scorer(
     if engine not in ENGINES:
         raise unknown_name(where, "engine", engine, ENGINES)
     network = dict(network or {})
-    names = needed_statistics(metrics)
-    walked = _walked(space, names, network, coupling) if engine != "autodiff" else ()
-    rest = tuple(name for name in names if name not in walked)
-    if engine == "walk" and rest:
-        raise InputError(
-            f"{where}: engine='walk' does not have {', '.join(rest)} for {space.name}, "
-            f"coupling={coupling!r}. Use 'auto'."
-        )
-    params = _shared_params(space, x, seed, network)
-    key = jax.random.key(seed)
+    shares = _shares(space, needed_statistics(metrics), network, coupling, engine)
+    params = shared_params(space, jax.random.key(seed), x, **network)
+    settings = {"coupling": coupling, "num_parts": num_parts}
+    program = space_program(space, params, x, y, shares["program"], **settings, **network)
 
     def score(genotype: np.ndarray) -> Scores:
+        genotype = prune(genotype) if space.name == "nasbench201" else np.asarray(genotype)
+        if not space.is_connected(genotype):
+            return evaluate(metrics, with_batch({"outputs": np.zeros((len(x), 1))}, x, y))
         found = {}
-        if walked:
+        if shares["walk"]:
             plan = PLANS[space.name](genotype, **_plan_options(network))
-            found |= walk_statistics(plan, params, x, y, walked, num_parts=num_parts)
-            if plan.is_dead:
-                return evaluate(metrics, with_batch(found, x, y))
-        if rest:
-            genotype = prune(genotype) if space.name == "nasbench201" else np.asarray(genotype)
-            shapes = jax.eval_shape(static_network(space.name, genotype, **network).init, key, x)
-            scored = scored_network(
-                space.name, genotype, _part(params, shapes["params"]), **network
-            )
-            found |= statistics(scored, x, y, rest, coupling=coupling, num_parts=num_parts)
+            found |= walk_statistics(plan, params, x, y, shares["walk"], num_parts=num_parts)
+        if shares["program"]:
+            found |= program(genotype)
+        if shares["autodiff"]:
+            module = static_network(space.name, genotype, **network)
+            used = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
+            scored = scored_network(space.name, genotype, _part(params, used), **network)
+            found |= statistics(scored, x, y, shares["autodiff"], **settings)
         return evaluate(metrics, with_batch(found, x, y))
 
     return score
+
+
+def _shares(space, names, network, coupling, engine) -> dict[str, tuple[str, ...]]:
+    """Which engine gives which statistics."""
+    has = {
+        "walk": _walked(space, names, network, coupling),
+        "program": PROGRAMMED,
+        "autodiff": names,
+    }
+    shares, rest = dict.fromkeys(has, ()), names
+    for name in has if engine == "auto" else (engine,):
+        shares[name] = tuple(need for need in rest if need in has[name])
+        rest = tuple(need for need in rest if need not in has[name])
+    if rest:
+        raise InputError(
+            f"space_scorer: engine={engine!r} does not have {', '.join(rest)} for {space.name}, "
+            f"coupling={coupling!r}. Use 'auto'."
+        )
+    return shares
 
 
 def _walked(space, names, network, coupling) -> tuple[str, ...]:
@@ -128,14 +143,6 @@ def _walked(space, names, network, coupling) -> tuple[str, ...]:
 def _plan_options(network: Mapping[str, Any]) -> dict[str, Any]:
     names = ("num_cells", "config", "cell_config", "reduction_config")
     return {name: network[name] for name in names if name in network}
-
-
-def _shared_params(space: Space, x, seed: int, network: Mapping[str, Any]):
-    # A whole genotype of DARTS has two edges a node.
-    edges = {"num_edges": 2} if space.name == "darts" else {}
-    one_shot = one_shot_network(space.name, **network, **edges)
-    weights = space.one_hot(space.sample(jax.random.key(0)))
-    return init_params(jax.random.key(seed), one_shot, weights, x)
 
 
 def _part(tree, names):

@@ -3,12 +3,15 @@
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
+from jax import Array
 
 from nasjax.metrics.statistics import ScoredNetwork
-from nasjax.networks import LayerConfig, static_network
+from nasjax.networks import LayerConfig, init_params, one_shot_network, static_network
 from nasjax.ntk import BATCH_AXIS
-from nasjax.types import PyTree
+from nasjax.spaces import Space
+from nasjax.types import Key, PyTree, Weights
 
 _CONFIGS = ("config", "cell_config", "reduction_config")
 
@@ -36,6 +39,50 @@ def scored_network(
         module = static_network(space, genotype, **{**network, **changes})
         return lambda params, x: module.apply({"params": params}, x)
 
+    return _forms(space, params, apply_fn, network)
+
+
+def scored_one_shot(space: str, weights: Weights, params: PyTree, **network: Any) -> ScoredNetwork:
+    """The same of the one-shot network at one-hot weights, which may be traced.
+
+    Args:
+      space: a key of ``networks.NETWORKS``.
+      weights: ``Space.one_hot`` of a genotype.
+      params: of the one-shot network.
+      **network: as for ``scored_network``.
+
+    Returns:
+      All forms. Operations that are not drawn have no gradient.
+    """
+    # A whole genotype of DARTS has two edges a node.
+    edges = {"num_edges": 2} if space == "darts" else {}
+
+    def apply_fn(**changes):
+        module = one_shot_network(space, **{**network, **edges, **changes})
+        return lambda params, x: module.apply({"params": params}, weights, x)
+
+    return _forms(space, params, apply_fn, network)
+
+
+def shared_params(space: Space, key: Key, x: Array, **network: Any) -> PyTree:
+    """Parameters of all operations of a space, for every network of it.
+
+    Args:
+      space: the space.
+      key: drawn from once.
+      x: ``[batch, ...]``, of which the shape matters.
+      **network: as for ``scored_network``.
+
+    Returns:
+      The tree of the one-shot network, of which static networks have a part.
+    """
+    edges = {"num_edges": 2} if space.name == "darts" else {}
+    one_shot = one_shot_network(space.name, **network, **edges)
+    weights = space.one_hot(space.sample(jax.random.key(0)))
+    return init_params(key, one_shot, weights, x)
+
+
+def _forms(space: str, params, apply_fn, network) -> ScoredNetwork:
     if space == "mlp":
         return ScoredNetwork(apply_fn(), params)
     configs = {"config": LayerConfig()} | {

@@ -221,9 +221,10 @@ def split_sums(parts: Sequence[Sequence[Array]]) -> SplitGradients:
     return SplitGradients(jnp.stack(magnitudes), jnp.stack(signed))
 
 
-def _synflow(apply_fn, params, x):
+def _synflow(network, x, y, *, form: str):
     """Logarithm of the sum of ``|theta dR / dtheta|``, at parameters that are magnitudes."""
-    params = jax.tree.map(jnp.abs, params)
+    apply_fn = getattr(network, form) or network.apply_fn
+    params = jax.tree.map(jnp.abs, network.params)
     gradients = jax.grad(lambda params: apply_fn(params, jnp.ones_like(x[:1])).sum())(params)
     pairs = zip(_weights(params), _weights(gradients), strict=True)
     return jnp.log(sum(jnp.abs(weight * gradient).sum() for weight, gradient in pairs))
@@ -243,8 +244,8 @@ STATISTICS: dict[str, Callable] = {
     "fisher": _fisher,
     "input_gradient": _input_gradient,
     "split_gradients": _split_gradients,
-    "synflow": _synflow,
-    "synflow:code": _synflow,
+    "synflow": partial(_synflow, form="linear_apply_fn"),
+    "synflow:code": partial(_synflow, form="partly_linear_apply_fn"),
 }
 """Every statistic by name: ``(network, x, y) -> arrays``. Kernels and traces are those of the
 coupling that is asked for, but ``:exact`` and ``:hook`` (mapped) ones, which are of their name."""
@@ -284,43 +285,62 @@ def statistics(
       InputError: if the network lacks a form that is needed, or the batch has no such parts.
     """
     _check_forms(network, names)
-    if "split_gradients" in names and (num_parts < 2 or len(x) % num_parts):
-        raise InputError(
-            f"statistics: `num_parts` must be at least 2 and divide the batch of {len(x)}, got "
-            f"{num_parts}."
-        )
-    if network.mapped_apply_fn is None:
-        coupling = "none"
-    of_batch = [name for name in names if name not in _FLOAT64]
 
-    @jax.jit
-    def program(params, x, y):
+    def found(names, params, x, y):
         bound = network._replace(params=params)
-        return {name: _bound(name, coupling, num_parts)(bound, x, y) for name in of_batch}
+        options = {"coupling": coupling, "num_parts": num_parts}
+        return {name: on_network(name, bound, x, y, **options) for name in names}
 
-    found = jax.device_get(program(network.params, x, y))
-    in_float64 = [name for name in names if name in _FLOAT64]
-    if in_float64:
-        apply_fns = {
-            "synflow": network.linear_apply_fn or network.apply_fn,
-            "synflow:code": network.partly_linear_apply_fn or network.apply_fn,
-        }
+    return run_programs(jax.jit(found, static_argnums=0), names, network.params, x, y)
+
+
+def run_programs(compiled: Callable, names: Sequence[str], params, x, y) -> dict[str, PyTree]:
+    """Statistics of a batch by one program, and those that need float64 by another.
+
+    Args:
+      compiled: ``(names, params, x, y) -> statistics``, jitted, ``names`` static.
+      names: keys of ``STATISTICS``.
+      params: of the network.
+      x: ``[batch, ...]``.
+      y: ``[batch]``.
+
+    Returns:
+      Arrays on the host, by name.
+    """
+    narrow = tuple(name for name in names if name not in _FLOAT64)
+    wide = tuple(name for name in names if name in _FLOAT64)
+    found = jax.device_get(compiled(narrow, params, x, y)) if narrow else {}
+    if wide:
         with jax.enable_x64(True):
-            params, x = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (network.params, x))
-            for name in in_float64:
-                found[name] = jax.device_get(jax.jit(partial(_synflow, apply_fns[name]))(params, x))
+            # Of one image, as SynFlow is of an image of ones.
+            params, x = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (params, x[:1]))
+            found |= jax.device_get(compiled(wide, params, x, y[:1]))
     return found
 
 
-def _bound(name: str, coupling: str, num_parts: int) -> Callable:
+def on_network(
+    name: str,
+    network: ScoredNetwork,
+    x: Array,
+    y: Int[Array, " batch"],
+    *,
+    coupling: str,
+    num_parts: int,
+) -> PyTree:
+    """One statistic as a traced function; ``statistics`` says what the arguments are."""
+    statistic = STATISTICS[name]
     if name == "split_gradients":
-        return partial(_split_gradients, num_parts=num_parts)
-    if name in COUPLED:
-        return partial(STATISTICS[name], coupling=coupling)
+        if num_parts < 2 or len(x) % num_parts:
+            raise InputError(
+                f"statistics: `num_parts` must be at least 2 and divide the batch of {len(x)}, got "
+                f"{num_parts}."
+            )
+        return statistic(network, x, y, num_parts=num_parts)
     fixed = {"kernel:sum:exact": "exact", "kernel:label:hook": "mapped"}
-    if name in fixed:
-        return partial(STATISTICS[name], coupling="none" if coupling == "none" else fixed[name])
-    return STATISTICS[name]
+    if name not in COUPLED and name not in fixed:
+        return statistic(network, x, y)
+    coupling = "none" if network.mapped_apply_fn is None else fixed.get(name, coupling)
+    return statistic(network, x, y, coupling=coupling)
 
 
 def _check_forms(network: ScoredNetwork, names: Sequence[str]) -> None:

@@ -119,9 +119,7 @@ def _fisher_sums(pixels: Array, fan: int):
 
 def _add_kernels(kernels: Array, gradients: Array) -> Array:
     """Adds products of ``[batch, kernels, parameters]`` to ``[kernels, batch, batch]``."""
-    products = [
-        jnp.matmul(rows, rows.T, precision="highest") for rows in gradients.swapaxes(0, 1)
-    ]
+    products = [jnp.matmul(rows, rows.T, precision="highest") for rows in gradients.swapaxes(0, 1)]
     return kernels + jnp.stack(products)
 
 
