@@ -66,16 +66,19 @@ def sample(key: Key) -> Int32[Array, " decisions"]:
     search draws like this. Matrices are drawn until one is valid, 1.4 times on average.
     """
     matrix_key, operation_key = jax.random.split(key)
-
-    def draw(state):
-        key, _ = state
-        key, edges_key = jax.random.split(key)
-        return key, jax.random.bernoulli(edges_key, 0.5, (len(PAIRS),))
-
-    start = draw((matrix_key, None))
-    _, edges = jax.lax.while_loop(lambda state: ~is_valid(list(state[1])), draw, start)
+    _, edges = jax.lax.while_loop(_is_invalid, _draw_edges, _draw_edges((matrix_key, None)))
     operations = jax.random.randint(operation_key, (NUM_INTERIOR,), 0, len(OPERATIONS), jnp.int32)
     return jnp.concatenate([edges.astype(jnp.int32), operations])
+
+
+def _draw_edges(state):
+    """A next key, and edges that are drawn by the one before."""
+    key, edges_key = jax.random.split(state[0])
+    return key, jax.random.bernoulli(edges_key, 0.5, (len(PAIRS),))
+
+
+def _is_invalid(state):
+    return ~is_valid(list(state[1]))
 
 
 def mutate(key: Key, genotype: Int32[Array, " decisions"]) -> Int32[Array, " decisions"]:

@@ -160,8 +160,8 @@ def test_loose_ends_do_not_count():
     loose = ["conv3x3-bn-relu~0,1|conv3x3-bn-relu~0,1", "maxpool3x3~1,2|conv1x1-bn-relu~2,3"]
     genotypes = [space.from_string(text.format(nodes)) for nodes in loose]
     np.testing.assert_array_equal(*(space.canonical(genotype) for genotype in genotypes))
-    # The second node moves to the third place: the lowest operations come first.
-    text = "maxpool3x3~0|conv3x3-bn-relu~0,1|conv1x1-bn-relu~0,1|conv3x3-bn-relu~0,1|output~0,3"
+    # The second node moves to the last place: the lowest operations come first.
+    text = "maxpool3x3~0|conv3x3-bn-relu~0,1|conv3x3-bn-relu~0,1|conv1x1-bn-relu~0,1|output~0,4"
     assert space.to_string(space.canonical(genotypes[0])) == text
     (graph,) = space.describe(genotypes[1])
     assert graph.node_operations == (("1", "maxpool3x3"), ("2", "conv1x1-bn-relu"))
