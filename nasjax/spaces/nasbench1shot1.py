@@ -14,19 +14,19 @@ the NAS-Bench-101 network.
 
 How many architectures a space has depends on what is counted:
 
-========================================================  ======  ======  =========
-what is counted                                           space 1 space 2 space 3
-========================================================  ======  ======  =========
-genotypes, ``Space.size``                                  14,580  29,160  1,312,200
-the same, without operations of nodes that nothing reads    6,240  16,632    363,648
-published, with loose ends                                  6,240  29,160    363,648
-NAS-Bench-101 architectures (official hashes)               2,685   7,773     55,854
-published, without loose ends                               2,487   3,609     24,066
-========================================================  ======  ======  =========
+========================================================  =======  =======  =========
+what is counted                                           space 1  space 2  space 3
+========================================================  =======  =======  =========
+genotypes, ``Space.size``                                  14,580   29,160  1,312,200
+the same, without operations of nodes that nothing reads    6,240   16,632    363,648
+published, with loose ends                                  6,240   29,160    363,648
+NAS-Bench-101 architectures (official hashes)               2,685    7,773     55,854
+what the benchmark's code generates without loose ends      2,487    3,609     24,066
+========================================================  =======  =======  =========
 
 The published number of space 2 is that of all genotypes, those of the others leave out the
-operations of nodes that nothing reads. The published numbers without loose ends are what the
-benchmark's generator yields, which ends at the first complete graph and so misses some.
+operations of nodes that nothing reads. The benchmark's generator without loose ends stops at the
+first set of parents that completes a graph, and so misses graphs.
 
 References:
   Zela, Siems and Hutter, `NAS-Bench-1Shot1: Benchmarking and Dissecting One-shot Neural
