@@ -1,4 +1,4 @@
-"""The command line: ``nasjax search``, ``nasjax validate`` and ``nasjax show``."""
+"""The command line: ``nasjax search``, ``score``, ``validate`` and ``show``."""
 
 import json
 import os
@@ -11,11 +11,20 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import nasjax
+from nasjax.cli_common import (
+    DATA_VARIABLE,
+    TABLE_NAME,
+    DataOption,
+    InitializationOption,
+    SeedOption,
+    console,
+    default_table,
+)
+from nasjax.cli_score import score
 from nasjax.errors import InputError, unknown_name
 from nasjax.spaces import SPACES, get_space, mlp_space
 from nasjax.spaces.mlp import ACTIVATION_NAMES
@@ -34,20 +43,12 @@ search_app = typer.Typer(help="Search for an architecture.", rich_markup_mode=No
 app.add_typer(search_app, name="search")
 validate_app = typer.Typer(help="Check approximations against exact values.", rich_markup_mode=None)
 app.add_typer(validate_app, name="validate")
-_console = Console()
+app.command("score")(score)
+_console = console
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""
 
-_DataOption = Annotated[
-    str, typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME.")
-]
-_InitializationOption = Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")]
-_SeedOption = Annotated[int, typer.Option(help="Of everything random.")]
-
-DATA_VARIABLE = "NASJAX_DATA"
-"""Environment variable that names a folder with benchmark tables."""
 _INTERRUPTED = 130
-_TABLE_NAME = "nb201_accuracies.csv.gz"
 
 
 def main() -> None:
@@ -108,7 +109,7 @@ def search_nasi(
             "nasbench1shot1_3, which have the same defaults."
         ),
     ] = "nasbench201",
-    data: _DataOption = "random",
+    data: DataOption = "random",
     labels: Annotated[str, typer.Option(help="true, or random: drawn uniformly once.")] = "true",
     steps: Annotated[
         int | None,
@@ -158,14 +159,14 @@ def search_nasi(
         float | None,
         typer.Option(help="Penalty coefficient. [nasbench201: 2, darts: 2, nasbench1shot1: 1]"),
     ] = None,
-    seed: _SeedOption = 0,
-    initialization: _InitializationOption = "lecun",
+    seed: SeedOption = 0,
+    initialization: InitializationOption = "lecun",
     normalization: Annotated[str, typer.Option(help="batch or none.")] = "batch",
     table: Annotated[
         Path | None,
         typer.Option(
             help="NAS-Bench-201 accuracies (CSV), to report those of the selected cell. "
-            f"[{_TABLE_NAME} in ${DATA_VARIABLE}]"
+            f"[{TABLE_NAME} in ${DATA_VARIABLE}]"
         ),
     ] = None,
     out: Annotated[
@@ -198,18 +199,12 @@ def search_nasi(
         normalization=normalization,
     )
     if table is None and space == "nasbench201":
-        table = _default_table()
+        table = default_table()
     loaded = None if table is None else load_nasbench201_table(table)
     out = out or Path("runs") / settings.run_name()
     with _progress() as on_step:
         result = run_nasi(settings, out, table=loaded, on_step=on_step)
     _print_result(result, out)
-
-
-def _default_table() -> Path | None:
-    folder = os.environ.get(DATA_VARIABLE)
-    path = Path(folder) / _TABLE_NAME if folder else None
-    return path if path and path.exists() else None
 
 
 @contextmanager
@@ -269,7 +264,7 @@ def validate_ntk(
             "nasbench1shot1_3, which have the same defaults."
         ),
     ] = "nasbench201",
-    data: _DataOption = "random",
+    data: DataOption = "random",
     num_architectures: Annotated[
         int, typer.Option(help="Drawn uniformly, distinct and connected.")
     ] = 100,
@@ -291,7 +286,7 @@ def validate_ntk(
             "[nasbench201: 1, darts: 1, nasbench1shot1: 1, mlp: 10]"
         ),
     ] = None,
-    seed: _SeedOption = 0,
+    seed: SeedOption = 0,
     initialization: Annotated[
         str | None,
         typer.Option(

@@ -38,12 +38,16 @@ def test_readme_names_options_that_exist():
 
     from nasjax.cli import app
 
-    command = get_command(app).commands["search"].commands["nasi"]
-    known = {option for parameter in command.params for option in parameter.opts}
-    lines = re.findall(r"^nasjax search nasi(.*)$", (ROOT / "README.md").read_text(), re.M)
-    used = {option for line in lines for option in re.findall(r"--[a-z-]+", line.split("#")[0])}
-    assert len(lines) >= 6
-    assert used <= known, used - known
+    commands = get_command(app).commands
+    for name, command, num_lines in (
+        ("search nasi", commands["search"].commands["nasi"], 6),
+        ("score", commands["score"], 6),
+    ):
+        known = {option for parameter in command.params for option in parameter.opts}
+        lines = re.findall(rf"^nasjax {name}(.*)$", (ROOT / "README.md").read_text(), re.M)
+        used = {option for line in lines for option in re.findall(r"--[a-z-]+", line.split("#")[0])}
+        assert len(lines) >= num_lines, name
+        assert used <= known, used - known
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)

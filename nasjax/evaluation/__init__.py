@@ -1,6 +1,7 @@
 """Benchmark tables, correlations and pictures: what is known and shown about architectures."""
 
 from nasjax.evaluation.correlation import KINDS, Correlation, correlation
+from nasjax.evaluation.nats_tables import load_nats_bench
 from nasjax.evaluation.plots import draw_cells
 from nasjax.evaluation.tables import Nasbench201Entry, Nasbench201Table, load_nasbench201_table
 from nasjax.evaluation.validation_plot import draw_validation
@@ -14,4 +15,5 @@ __all__ = [
     "draw_cells",
     "draw_validation",
     "load_nasbench201_table",
+    "load_nats_bench",
 ]

@@ -7,13 +7,14 @@ import gzip
 import io
 import math
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int32
 
-from nasjax.errors import InputError
+from nasjax.errors import InputError, unknown_name
 from nasjax.spaces import nasbench201
 from nasjax.spaces.base import Genotype, excerpt
 
@@ -24,7 +25,21 @@ _ACCURACY_COLUMNS = {
     "imagenet16_test": "in16_test200_mean",
     "cifar10_validation_12": "c10_val12",
 }
+_OTHER_COLUMNS = {
+    "cifar10_validation_200": "c10_val200",
+    "cifar10_test_12": "c10_test12",
+    "cifar100_test_12": "c100_test12",
+    "imagenet16_test_12": "in16_test12",
+    "cifar100_validation_12": "c100_val12",
+    "imagenet16_validation_12": "in16_val12",
+}
 _PARAMS_COLUMN = "c10_params_M"
+_BEST = (
+    ("cifar10_test", 6111, 0.943733),
+    ("cifar100_test", 9930, 0.735133),
+    ("imagenet16_test", 857, 0.473111),
+)
+_TOLERANCE = 5e-4
 _COLUMNS = ("arch", *_ACCURACY_COLUMNS.values(), _PARAMS_COLUMN)
 
 
@@ -59,6 +74,8 @@ class Nasbench201Table:
       imagenet16_test: ``[cells]``.
       cifar10_validation_12: ``[cells]``.
       params_millions: ``[cells]``.
+      others: accuracies of other data and epochs, where the file has them: ``[cells]`` by
+        ``DATASET_SET_EPOCHS``, for example ``cifar100_validation_12``.
     """
 
     genotypes: Int32[np.ndarray, "cells edges"]
@@ -67,6 +84,7 @@ class Nasbench201Table:
     imagenet16_test: Float[np.ndarray, " cells"]
     cifar10_validation_12: Float[np.ndarray, " cells"]
     params_millions: Float[np.ndarray, " cells"]
+    others: Mapping[str, Float[np.ndarray, " cells"]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def _rows(self) -> dict[tuple[int, ...], int]:
@@ -98,6 +116,53 @@ class Nasbench201Table:
             cifar10_rank=1 + int((self.cifar10_test > self.cifar10_test[row]).sum()),
         )
 
+    def accuracies(self) -> dict[str, Float[np.ndarray, " cells"]]:
+        """Every accuracy by name, those of ``Nasbench201Entry`` first."""
+        return {name: getattr(self, name) for name in _ACCURACY_COLUMNS} | dict(self.others)
+
+    def accuracy_of(
+        self, name: str, genotypes: Int32[np.ndarray, "rows edges"]
+    ) -> Float[np.ndarray, " rows"]:
+        """An accuracy of some cells.
+
+        Args:
+          name: a key of ``accuracies()``.
+          genotypes: ``[rows, 6]``.
+
+        Returns:
+          Fractions; NaN for cells that the table lacks.
+
+        Raises:
+          InputError: if the table has no such accuracy.
+        """
+        accuracies = self.accuracies()
+        if name not in accuracies:
+            raise unknown_name("Nasbench201Table.accuracy_of", "accuracy", name, accuracies)
+        rows = [self._rows.get(tuple(cell), -1) for cell in np.asarray(genotypes).tolist()]
+        return np.append(accuracies[name], np.nan)[rows]
+
+    def check(self, where: str) -> None:
+        """Checks a table of all cells against what is published about the benchmark.
+
+        Args:
+          where: the file, for the message.
+
+        Raises:
+          InputError: if all 15,625 cells are there, and another than the known one is the best, or
+            its accuracy is another: rows and strings do not belong together.
+        """
+        if len(self.genotypes) != nasbench201.SIZE:
+            return
+        for name, index, accuracy in _BEST:
+            column = getattr(self, name)
+            best = nasbench201.official_index(self.genotypes[column.argmax()])
+            if best != index or abs(column.max() - accuracy) > _TOLERANCE:
+                raise InputError(
+                    f"{where}: the best cell by {name} must be {index} with {100 * accuracy:.2f} "
+                    f"%, got {best} with {100 * column.max():.2f} %. Are rows in the order of "
+                    "their strings?"
+                )
+
 
 def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
     """Reads accuracies of NAS-Bench-201 from a CSV file, plain or gzipped.
@@ -105,13 +170,16 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
     Args:
       path: a file with a header and the columns ``arch`` (the benchmark's string),
         ``c10_test200_mean``, ``c100_test200_mean``, ``in16_test200_mean``, ``c10_val12`` (percent)
-        and ``c10_params_M`` (millions). Other columns are ignored, and rows may be missing.
+        and ``c10_params_M`` (millions). Read where they are there: ``c10_val200``, ``c10_test12``,
+        ``c100_test12``, ``in16_test12``, ``c100_val12``, ``in16_val12`` (percent), and ``index``,
+        which must be the official one. Other columns are ignored, and rows may be missing.
 
     Returns:
       The table. 15,625 rows take about half a second.
 
     Raises:
-      InputError: if the file is missing, is no such table, or is damaged, with the line.
+      InputError: if the file is missing, is no such table, or is damaged, with the line, and for a
+        table of all cells whose best ones are not those of the benchmark.
     """
     path = Path(path)
     reader = csv.reader(io.StringIO(_read_text(path), newline=""))
@@ -123,7 +191,10 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
                 f"{_WHERE}: {path} must have the columns {', '.join(_COLUMNS)}, got no "
                 f"{', '.join(missing)}. Is it the NAS-Bench-201 table?"
             )
-        places = [header.index(column) for column in _COLUMNS]
+        others = {name: col for name, col in _OTHER_COLUMNS.items() if col in header}
+        read = (*_COLUMNS, *others.values())
+        places = [header.index(column) for column in read]
+        index_place = header.index("index") if "index" in header else None
         first_line: dict[tuple, int] = {}
         values = []
         for record in reader:
@@ -141,8 +212,10 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
                     f"{first_line[cell]})."
                 )
             first_line[cell] = reader.line_num
+            if index_place is not None:
+                _check_index(line, cell, record[index_place])
             values.append(
-                [_read_number(line, *pair) for pair in zip(_COLUMNS[1:], numbers, strict=True)]
+                [_read_number(line, *pair) for pair in zip(read[1:], numbers, strict=True)]
             )
     except csv.Error as error:
         raise InputError(f"{_WHERE}: {path}, line {reader.line_num}: not CSV ({error}).") from error
@@ -154,9 +227,15 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
             f"{_WHERE}: {path}: {_COLUMNS[1]} must be in percent, got at most {columns[0].max()}. "
             "Multiply fractions by 100."
         )
-    return Nasbench201Table(
-        np.array(list(first_line), np.int32), *(columns[:-1] / 100.0), params_millions=columns[-1]
+    num_required = len(_COLUMNS) - 1
+    table = Nasbench201Table(
+        np.array(list(first_line), np.int32),
+        *(columns[: num_required - 1] / 100.0),
+        params_millions=columns[num_required - 1],
+        others=dict(zip(others, columns[num_required:] / 100.0, strict=True)),
     )
+    table.check(f"{_WHERE}: {path}")
+    return table
 
 
 def _read_text(path: Path) -> str:
@@ -183,6 +262,14 @@ def _read_cell(line: str, arch: str) -> tuple[int, ...]:
         return tuple(nasbench201.from_string(arch).tolist())
     except InputError as error:
         raise InputError(f"{line}: `arch`: {error}") from error
+
+
+def _check_index(line: str, cell: tuple[int, ...], text: str) -> None:
+    index = nasbench201.official_index(np.array(cell, np.int32))
+    if text.strip() != str(index):
+        raise InputError(
+            f"{line}: index must be {index}, the cell's official one, got {excerpt(text)}."
+        )
 
 
 def _read_number(line: str, column: str, text: str) -> float:

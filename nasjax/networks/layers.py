@@ -38,6 +38,7 @@ class LayerConfig:
         are then averaged over it. Under ``vmap`` over single examples, gradients with respect to
         the parameters are each example's own share of the gradient of all outputs.
       is_frozen: whether batch statistics count as constants in derivatives.
+      use_bias: whether convolutions have a bias, which starts at zero.
 
     Raises:
       InputError: if a name is unknown.
@@ -48,6 +49,7 @@ class LayerConfig:
     use_affine: bool = False
     batch_axis: str | None = None
     is_frozen: bool = False
+    use_bias: bool = False
 
     def __post_init__(self):
         """Checks the names."""
@@ -122,7 +124,7 @@ class Conv2D(nn.Module):
       features: output channels.
       size: side of the square kernel, odd.
       stride: 1, or 2 to halve height and width.
-      config: initialisation.
+      config: initialisation, and whether there is a bias.
     """
 
     features: int
@@ -137,16 +139,21 @@ class Conv2D(nn.Module):
         kernel = self.param("kernel", self.config.kernel_init, shape)
         kernel = kernel * self.config.output_scale(shape)
         if self.stride == 1:
-            return conv2d(x, kernel)
-        x, kernel = promote_dtype(x, kernel)
-        half = self.size // 2
-        return lax.conv_general_dilated(
-            x,
-            kernel,
-            (self.stride, self.stride),
-            ((half, half), (half, half)),
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
+            y = conv2d(x, kernel)
+        else:
+            x, kernel = promote_dtype(x, kernel)
+            half = self.size // 2
+            y = lax.conv_general_dilated(
+                x,
+                kernel,
+                (self.stride, self.stride),
+                ((half, half), (half, half)),
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+        if self.config.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+            y = y + bias[None, None, None]
+        return y
 
 
 class DepthwiseConv2D(nn.Module):

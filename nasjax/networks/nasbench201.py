@@ -134,6 +134,8 @@ class _Trunk(nn.Module):
     channels: int = 16
     num_cells: int = 5
     config: LayerConfig = LayerConfig()
+    cell_config: LayerConfig | None = None
+    reduction_config: LayerConfig | None = None
 
     def trunk(self, x, run_stage):
         check_images(type(self).__name__, x, divisor=4)
@@ -142,7 +144,8 @@ class _Trunk(nn.Module):
         for stage in range(3):
             features = self.channels * 2**stage
             if stage > 0:
-                x = ReductionBlock(features, self.config, name=f"reduction_{stage}")(x)
+                reduction = self.reduction_config or self.config
+                x = ReductionBlock(features, reduction, name=f"reduction_{stage}")(x)
             names = [f"stage_{stage}_cell_{cell}" for cell in range(self.num_cells)]
             x = run_stage(x, features, names)
         x = relu(Normalization(self.config, name="last_norm")(x))
@@ -157,6 +160,8 @@ class NasBench201OneShot(_Trunk):
       channels: of the first stage; doubled in each further one.
       num_cells: cells a stage.
       config: initialisation and normalisation.
+      cell_config: of the cells, where it is another; None takes ``config``.
+      reduction_config: of the reduction blocks, likewise.
       mixture: a key of ``stages.MIXTURES``.
     """
 
@@ -183,7 +188,8 @@ class NasBench201OneShot(_Trunk):
         """
 
         def run_stage(x, features, names):
-            cell = MixedCell(features, self.mixture, self.config, parent=None)
+            config = self.cell_config or self.config
+            cell = MixedCell(features, self.mixture, config, parent=None)
             if self.is_initializing():
                 for name in names:
                     init_submodule(self, name, cell, weights["edges"], x)
@@ -209,6 +215,8 @@ class NasBench201Network(_Trunk):
       channels: of the first stage; doubled in each further one.
       num_cells: cells a stage.
       config: initialisation and normalisation.
+      cell_config: of the cells, where it is another; None takes ``config``.
+      reduction_config: of the reduction blocks, likewise.
       genotype: six positions in ``OPERATIONS``, in the order of ``EDGES``.
     """
 
@@ -225,7 +233,7 @@ class NasBench201Network(_Trunk):
 
         def run_stage(x, features, names):
             for name in names:
-                x = Cell(self.genotype, features, self.config, name=name)(x)
+                x = Cell(self.genotype, features, self.cell_config or self.config, name=name)(x)
             return x
 
         return self.trunk(x, run_stage)

@@ -1,18 +1,42 @@
 """Whole runs: from settings to a folder of results, with progress and resumption."""
 
-from nasjax.runs.folder import RunFolder, open_run_folder
+from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
 from nasjax.runs.nasi import DEFAULTS, NasiResult, NasiSettings, run_nasi, versions
+from nasjax.runs.processes import Process, join_processes
+from nasjax.runs.score import SCORE_DEFAULTS, ScoreRun, ScoreSettings, run_score
+from nasjax.runs.score_request import (
+    Request,
+    request_all,
+    request_file,
+    request_sample,
+    request_strings,
+)
+from nasjax.runs.torch_score import score_torch_weights
 from nasjax.runs.validate_ntk import Validation, ValidationSettings, run_validation
 
 __all__ = [
     "DEFAULTS",
+    "SCORE_DEFAULTS",
     "NasiResult",
     "NasiSettings",
+    "Process",
+    "Request",
     "RunFolder",
+    "ScoreRun",
+    "ScoreSettings",
+    "SharedFolder",
     "Validation",
     "ValidationSettings",
+    "join_processes",
     "open_run_folder",
+    "open_shared_folder",
+    "request_all",
+    "request_file",
+    "request_sample",
+    "request_strings",
     "run_nasi",
+    "run_score",
     "run_validation",
+    "score_torch_weights",
     "versions",
 ]

@@ -1,10 +1,11 @@
 """A folder that holds one run and survives its interruption at any moment.
 
-Files are replaced whole or not at all, except the history, which grows by a line a step. A line is
-on disk before the state that includes its step, so that after a crash the history is cut to the
-state and nothing but the step under way is lost.
+Files are replaced whole or not at all, except the history and other records, which grow by a line a
+step. A line is on disk before the state that includes its step, so that after a crash the history
+is cut to the state and nothing but the step under way is lost.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -24,6 +25,7 @@ from nasjax.errors import InputError
 from nasjax.types import PyTree
 
 _SETTINGS, _STATE, _HISTORY = "settings.json", "state.npz", "history.jsonl"
+_LOCK = ".lock"
 
 
 class RunFolder:
@@ -120,29 +122,53 @@ class RunFolder:
             self._write(_HISTORY, b"".join(lines[:num_lines]))
 
     def read_history(self) -> list[dict[str, Any]]:
-        """The lines of the history, for runs whose state is just these.
+        """The lines of the history, for runs whose state is just these: see ``read_lines``."""
+        return self.read_lines(_HISTORY)
 
-        A last line that a crash left unfinished is dropped, from the file, too.
+    def append_history(self, record: Mapping[str, Any]) -> None:
+        """Adds a line, on disk before this returns."""
+        self.append_line(_HISTORY, record)
+
+    def read_lines(self, name: str, *, is_own: bool = True) -> list[dict[str, Any]]:
+        """The records of a file that grows by a line a record; none where there is no file.
+
+        Args:
+          name: of the file.
+          is_own: a last line that a crash left unfinished is dropped from the file. False where
+            another process may be writing that line: it is not read.
+
+        Returns:
+          The records.
 
         Raises:
           InputError: if another line is damaged.
         """
-        file = self.path / _HISTORY
+        file = self.path / name
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()
-            self._write(_HISTORY, b"".join(lines))
-        try:
-            return [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise InputError(
-                f"--out {self.path}: {_HISTORY} is damaged ({error}). Remove the folder or give "
-                "another."
-            ) from error
+            if is_own:
+                self._write(name, b"".join(lines))
+        records = []
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise self._damaged(name, number, str(error)) from error
+            if not isinstance(record, dict):
+                raise self._damaged(name, number, "it is no JSON object")
+            records.append(record)
+        return records
 
-    def append_history(self, record: Mapping[str, Any]) -> None:
-        """Adds a line, on disk before this returns."""
-        with (self.path / _HISTORY).open("ab") as file:
+    def _damaged(self, name: str, number: int, reason: str) -> InputError:
+        return InputError(
+            f"--out {self.path}: line {number} of {name} is damaged ({reason}). Remove that line, "
+            "or give another folder."
+        )
+
+    def append_line(self, name: str, record: Mapping[str, Any]) -> None:
+        """Adds a line to a file of records, on disk before this returns."""
+        with (self.path / name).open("ab") as file:
             file.write(_to_json(record).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -154,6 +180,10 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Writes a text file, atomically."""
         self._write(name, text.encode())
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Writes a file, atomically."""
+        self._write(name, content)
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes an ``.npz`` file, atomically."""
@@ -177,6 +207,20 @@ class RunFolder:
             temporary.unlink(missing_ok=True)
 
 
+class SharedFolder(RunFolder):
+    """A run folder that several processes write into; made by ``open_shared_folder``."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps the other processes waiting, for what more than one may write.
+
+        Raises:
+          InputError: if another process has not let go of the folder after a minute.
+        """
+        with _locked(self.path, _LOCK, timeout_s=60.0):
+            yield
+
+
 @contextmanager
 def open_run_folder(path: Path) -> Iterator[RunFolder]:
     """Makes the folder where it does not exist, and keeps other processes out of it.
@@ -190,24 +234,69 @@ def open_run_folder(path: Path) -> Iterator[RunFolder]:
     Raises:
       InputError: if the path is no folder, cannot be written, or another process works in it.
     """
+    _make(path)
+    with _locked(path, _LOCK):
+        yield RunFolder(path)
+
+
+@contextmanager
+def open_shared_folder(
+    path: Path, *, process_id: int = 0, num_processes: int = 1
+) -> Iterator[SharedFolder]:
+    """Makes the folder where it does not exist, for one of several processes.
+
+    Args:
+      path: the folder.
+      process_id: from 0; no two processes with one number work in the folder.
+      num_processes: that share the work; all in the folder agree on it.
+
+    Yields:
+      The folder. The lock goes with the process, however that ends.
+
+    Raises:
+      InputError: if the path is no folder, cannot be written, or a process works in it that has the
+        same number or shares the work among another number of processes.
+    """
+    _make(path)
+    with contextlib.ExitStack() as stack:
+        with _locked(path, _LOCK, timeout_s=60.0):
+            own_end = f"-of-{num_processes}"
+            for other in sorted(path.glob(f"{_LOCK}-*-of-*")):
+                if not other.name.endswith(own_end):
+                    with _locked(path, other.name):
+                        pass
+            stack.enter_context(_locked(path, f"{_LOCK}-{process_id}{own_end}"))
+        yield SharedFolder(path)
+
+
+def _make(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(path / ".lock")
-        lock.acquire(blocking=False)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"--out {path}: must be a folder, got a file. Give another.") from None
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+@contextmanager
+def _locked(path: Path, name: str, *, timeout_s: float = 0.0) -> Iterator[None]:
+    lock = filelock.FileLock(path / name)
+    try:
+        lock.acquire(timeout=timeout_s)
     except filelock.Timeout:
         raise InputError(
             f"--out {path}: another process works in this folder. Wait for it, or give another."
         ) from None
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--out {path}: must be a folder, got a file. Give another.") from None
     except OSError as error:
-        raise InputError(
-            f"--out {path}: cannot be written ({error.strerror}). Give another folder."
-        ) from error
+        raise _unwritable(path, error) from error
     try:
-        yield RunFolder(path)
+        yield
     finally:
         lock.release()
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"--out {path}: cannot be written ({error.strerror}). Give another folder.")
 
 
 def run_name(prefix: str, settings: Any, defaults: Any) -> str:

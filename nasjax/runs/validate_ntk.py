@@ -9,13 +9,13 @@ import jax
 
 from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import draw_validation
-from nasjax.networks import INITIALIZATIONS, MLP_INITIALIZATIONS, NORMALIZATIONS
+from nasjax.runs.batch import Batch
+from nasjax.runs.drawing import draw_architectures
 from nasjax.runs.folder import RunFolder, open_run_folder, run_name
 from nasjax.runs.nasi import OnStepFn, versions
+from nasjax.runs.options import check_layers, check_number, check_seed
 from nasjax.runs.validation_measures import (
-    ValidationData,
     approximations,
-    draw_architectures,
     load_batch,
     space_of,
     widths,
@@ -100,16 +100,7 @@ class ValidationSettings:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         is_mlp = self.space == "mlp"
-        for option, name, known in (
-            (
-                "--initialization",
-                self.initialization,
-                MLP_INITIALIZATIONS if is_mlp else INITIALIZATIONS,
-            ),
-            ("--normalization", self.normalization, ("none",) if is_mlp else NORMALIZATIONS),
-        ):
-            if name not in known:
-                raise unknown_name(option, f"{option.strip('-')} in {self.space}", name, known)
+        check_layers(self.space, self.initialization, self.normalization)
         self._check_number("channels", 1, 2**16 if is_mlp else 1024)
         self._check_number("cells", 3 if is_mlp else 1, 100)
         self._check_number("num_architectures", 3, space_of(self).size // 2)
@@ -131,13 +122,10 @@ class ValidationSettings:
                 )
         if not self.batch_sizes:
             raise InputError("--batch-sizes: must be numbers, got none.")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"--seed: must be in 0 ... 2^32 - 1, got {self.seed}.")
+        check_seed(self.seed)
 
     def _check_number(self, name: str, least: int, most: int) -> None:
-        if not least <= getattr(self, name) <= most:
-            option = "--" + name.replace("_", "-")
-            raise InputError(f"{option}: must be {least} to {most}, got {getattr(self, name)}.")
+        check_number("--" + name.replace("_", "-"), getattr(self, name), least, most)
 
     def run_name(self) -> str:
         """A name for the run's folder: space, data, seed, and what is not a default."""
@@ -211,7 +199,9 @@ def run_validation(
             }
         )
         space = space_of(settings)
-        genotypes = draw_architectures(space, settings.num_architectures, keys["archs"])
+        genotypes = draw_architectures(
+            space, settings.num_architectures, keys["archs"], is_connected=True
+        )
         records = folder.read_history()
         first = len(records)
         phases = (
@@ -239,7 +229,7 @@ def run_validation(
         return _finish(settings, data, folder, records, len(records) - first)
 
 
-def _finish(settings, data: ValidationData, folder: RunFolder, records, num_run: int) -> Validation:
+def _finish(settings, data: Batch, folder: RunFolder, records, num_run: int) -> Validation:
     rows = [record for record in records if record["phase"] == "approximations"]
     wide = [record for record in records if record["phase"] == "widths"]
     summary = summarise(rows, wide, settings.batch_sizes, settings.widths)

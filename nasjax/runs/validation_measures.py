@@ -1,15 +1,13 @@
 """What a validation measures of one architecture: trace norms and their approximations."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nasjax.data import load_data, sample_batch
-from nasjax.errors import InputError
 from nasjax.networks import LayerConfig, init_params, one_shot_network
 from nasjax.ntk import (
     batch_loss_trace_norm,
@@ -19,6 +17,8 @@ from nasjax.ntk import (
     random_trace_norm,
     summed_loss_trace_norm,
 )
+from nasjax.runs import batch
+from nasjax.runs.batch import Batch, network_inputs
 from nasjax.runs.nasi import IMAGE_SIZE
 from nasjax.spaces import Space, get_space, mlp_space
 from nasjax.spaces.mlp import split_genotype
@@ -32,23 +32,7 @@ MeasureFn = Callable[[np.ndarray], dict[str, float]]
 """``(genotype) -> numbers`` by name."""
 
 
-class ValidationData(NamedTuple):
-    """The batch that a validation is made of.
-
-    Attributes:
-      x: ``[batch, 32, 32, 3]``; in ``mlp`` ``[batch, 3072]`` of norm 1, as Eigen-NAS has it.
-      y: ``[batch]`` labels.
-      num_classes: of the data set.
-      provenance: where it comes from.
-    """
-
-    x: jax.Array
-    y: jax.Array
-    num_classes: int
-    provenance: dict[str, Any]
-
-
-def load_batch(settings, data_key: Key, batch_key: Key) -> ValidationData:
+def load_batch(settings, data_key: Key, batch_key: Key) -> Batch:
     """The largest batch of a validation.
 
     Args:
@@ -62,54 +46,20 @@ def load_batch(settings, data_key: Key, batch_key: Key) -> ValidationData:
     Raises:
       InputError: if the data cannot be had or are fewer than the largest batch.
     """
-    largest = settings.batch_sizes[-1]
-    is_random = settings.data == "random"
-    dataset = load_data(
+    return batch.load_batch(
+        settings.space,
         settings.data,
+        settings.batch_sizes[-1],
         image_size=IMAGE_SIZE,
-        num_examples=largest if is_random else None,
-        key=data_key,
+        option="--batch-sizes",
+        data_key=data_key,
+        batch_key=batch_key,
     )
-    if largest > len(dataset.images):
-        raise InputError(
-            f"--batch-sizes: must be at most the {len(dataset.images)} images of {settings.data}, "
-            f"got {largest}. Give smaller batches or more data."
-        )
-    x, y = sample_batch(batch_key, dataset.images, dataset.labels, largest)
-    return ValidationData(_inputs(settings.space, x), y, dataset.num_classes, dataset.provenance)
-
-
-def _inputs(space: str, x: jax.Array) -> jax.Array:
-    if space != "mlp":
-        return x
-    x = x.reshape(len(x), -1)
-    norms = jnp.linalg.norm(x, axis=1, keepdims=True)
-    return x / jnp.where(norms > 0, norms, 1.0)
 
 
 def space_of(settings) -> Space:
     """The space of a validation; that of ``mlp`` has the depth that is asked for."""
     return mlp_space(settings.cells) if settings.space == "mlp" else get_space(settings.space)
-
-
-def draw_architectures(space: Space, count: int, key: Key) -> list[np.ndarray]:
-    """Distinct connected architectures, the same ones first for every count."""
-    found: dict[bytes, np.ndarray] = {}
-    for draw in _draws(space, key):
-        if space.is_connected(draw):
-            found.setdefault(draw.tobytes(), draw)
-        if len(found) == count:
-            return list(found.values())
-    raise AssertionError("unreachable")
-
-
-def _draws(space: Space, key) -> Iterator[np.ndarray]:
-    sample = jax.jit(jax.vmap(space.sample))
-    block = 0
-    while True:
-        keys = jax.random.split(jax.random.fold_in(key, block), 256)
-        yield from np.asarray(sample(keys))
-        block += 1
 
 
 class _Programs(NamedTuple):
@@ -169,7 +119,7 @@ def _programs(
     return _Programs(network, jax.jit(traces), jax.jit(approximations), jax.jit(batch_loss))
 
 
-def approximations(settings, space: Space, data: ValidationData, keys) -> MeasureFn:
+def approximations(settings, space: Space, data: Batch, keys) -> MeasureFn:
     """Exact trace norm and approximations of single architectures.
 
     Args:
@@ -187,7 +137,7 @@ def approximations(settings, space: Space, data: ValidationData, keys) -> Measur
     )
     params = _params(programs, space, keys["params"], data.x)
     random_y = jax.random.randint(keys["labels"], data.y.shape, 0, data.num_classes)
-    random_x = _inputs(settings.space, jax.random.normal(keys["images"], data.x.shape))
+    random_x = network_inputs(settings.space, jax.random.normal(keys["images"], data.x.shape))
 
     def measure(genotype):
         weights = _weights(space, genotype)
@@ -216,7 +166,7 @@ def _params(programs: _Programs, space: Space, key, x):
     return init_params(key, programs.network, weights, x[:2])
 
 
-def widths(settings, space: Space, data: ValidationData, keys) -> MeasureFn:
+def widths(settings, space: Space, data: Batch, keys) -> MeasureFn:
     """Trace norms of single architectures at finite and at infinite width.
 
     Four examples are taken; images are first averaged to 8x8 pixels.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nasjax.errors import InputError
-from nasjax.evaluation.tables import load_nasbench201_table
+from nasjax.evaluation.tables import Nasbench201Table, load_nasbench201_table
 from nasjax.spaces.nasbench201 import genotype_from_index, to_string
 
 HEADER = "index,arch,c10_test200_mean,c100_test200_mean,in16_test200_mean,c10_val12,c10_params_M"
@@ -55,6 +55,8 @@ def test_published_table():
         entry = table.lookup(genotype_from_index(index))
         assert getattr(entry, name) == pytest.approx(accuracy, abs=1e-9)
     assert table.lookup(genotype_from_index(6111)).cifar10_rank == 1
+    assert len(table.accuracies()) == 10
+    assert table.accuracies()["cifar10_validation_200"].max() == pytest.approx(0.91607, abs=1e-5)
     convolutions = np.stack([(table.genotypes == op).sum(axis=1) for op in (2, 3)])
     params = 0.073306 + 0.028 * convolutions[0] + 0.24304 * convolutions[1]
     # The published numbers are rounded to six places, the slopes to five.
@@ -84,6 +86,36 @@ def test_columns_may_stand_in_any_order_and_files_may_be_gzipped(write, tmp_path
     np.testing.assert_array_equal(zipped.params_millions, [0.129306, 1.073466, 0.802426, 0.073306])
 
 
+def test_other_accuracies_are_read_where_they_are_there(write):
+    header = HEADER.replace("c10_val12", "c10_val12,in16_val12,c10_test12")
+    rows = [row.rsplit(",", 2) for row in ROWS]
+    lines = [f"{start},{val},{n},{n + 10},{params}" for n, (start, val, params) in enumerate(rows)]
+    table = load_nasbench201_table(write([header, *lines]))
+    assert list(table.others) == ["cifar10_test_12", "imagenet16_validation_12"]
+    np.testing.assert_allclose(table.others["imagenet16_validation_12"], [0, 0.01, 0.02, 0.03])
+    np.testing.assert_allclose(table.others["cifar10_test_12"], [0.1, 0.11, 0.12, 0.13])
+    np.testing.assert_allclose(table.params_millions, [0.129306, 1.073466, 0.802426, 0.073306])
+    assert table.accuracies()["cifar10_validation_12"][1] == pytest.approx(0.84384)
+    assert load_nasbench201_table(write([HEADER, *ROWS])).others == {}
+
+
+def test_whole_tables_must_have_the_best_cells_of_the_benchmark():
+    best = {6111: (94.3733, 73.22, 46.7), 9930: (94, 73.5133, 46), 857: (94, 73, 47.3111)}
+    rows = {index: (50.0, 50.0, 40.0) for index in range(15_625)} | best
+
+    def table(rows):
+        columns = np.array([rows[index] for index in range(15_625)]).T / 100
+        cells = np.stack([genotype_from_index(index) for index in range(15_625)])
+        return Nasbench201Table(cells, *columns, columns[0], columns[0])
+
+    table(rows).check("file")
+    swapped = rows | {6111: rows[0], 0: rows[6111]}
+    with pytest.raises(InputError, match="file: .* cifar10_test must be 6111 with 94.37 %, got 0 "):
+        table(swapped).check("file")
+    with pytest.raises(InputError, match="imagenet16_test must be 857 .*, got 857 with 47.50 %"):
+        table(rows | {857: (94, 73, 47.5)}).check("file")
+
+
 def test_missing_file_says_what_to_do(tmp_path):
     _raises(tmp_path / "none.csv.gz", "No such file.*--table.*NASJAX_DATA")
     _raises(tmp_path, "Is a directory")
@@ -104,6 +136,7 @@ def test_missing_file_says_what_to_do(tmp_path):
         ([HEADER, ROWS[0].replace("0.129306", "inf")], "c10_params_M must be a number .*'inf'"),
         ([HEADER, ROWS[0].replace("connect~2", "~2")], "line 2: `arch`: .*operation 'skip_'"),
         ([HEADER, ROWS[0].replace("85.5", "0.855")], "must be in percent, got at most 0.855"),
+        ([HEADER, ROWS[0], "5" + ROWS[2][1:]], "line 3: index must be 1, .* got '5'"),
         ([HEADER, "\x00" + "x" * 200_000], "line 2"),
     ],
 )  # fmt: skip

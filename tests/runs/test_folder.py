@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nasjax.errors import InputError
-from nasjax.runs import open_run_folder
+from nasjax.runs import open_run_folder, open_shared_folder
 
 STATE = {"step": np.int32(3), "logits": {"edges": np.arange(6, dtype=np.float32)}}
 EMPTY = {"step": np.int32(0), "logits": {"edges": np.zeros(6, np.float32)}}
@@ -149,4 +149,35 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
     process.kill()  # the lock must go with the process
     process.join()
     with open_run_folder(tmp_path):
+        pass
+
+
+def test_records_grow_by_whole_lines(tmp_path):
+    with open_shared_folder(tmp_path) as folder:
+        assert folder.read_lines("record.jsonl") == []
+        folder.append_line("record.jsonl", {"value": 0.1, "none": np.nan})
+        folder.append_line("record.jsonl", {"value": 2})
+        file = tmp_path / "record.jsonl"
+        file.write_bytes(file.read_bytes() + b'{"value": 3')
+        expected = [{"value": 0.1, "none": None}, {"value": 2}]
+        assert folder.read_lines("record.jsonl", is_own=False) == expected
+        assert file.read_bytes().endswith(b"3")  # another process may be writing it
+        assert folder.read_lines("record.jsonl") == expected
+        assert file.read_bytes().endswith(b'{"value": 2}\n')
+
+
+def test_shared_folders_keep_out_whom_they_must(tmp_path):
+    def open_as(process_id, num_processes):
+        return open_shared_folder(tmp_path, process_id=process_id, num_processes=num_processes)
+
+    with open_as(0, 2), open_as(1, 2) as second:
+        for process_id, num_processes in ((0, 2), (0, 1), (2, 3)):
+            with (
+                pytest.raises(InputError, match="another process works in this folder"),
+                open_as(process_id, num_processes),
+            ):
+                pass
+        with second.alone(), pytest.raises(InputError), open_run_folder(tmp_path):
+            pass
+    with open_as(0, 1):
         pass

@@ -1,0 +1,338 @@
+"""A convolution block, forward and backward, with everything that metrics read off it.
+
+The block is ``z = N(w * h(x) + b)``, with ``h`` a ReLU or nothing and ``N`` batch normalisation or
+nothing. Backward passes carry several stacked cotangents at once.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float
+
+_EPSILON = 1e-5
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+_IMAGES_AT_ONCE = 4
+"""Images whose patches are multiplied at once: few enough to stay in a processor's cache."""
+
+
+class ConvBlock(NamedTuple):
+    """What a block is; hashable, so that programs are compiled once for each.
+
+    Attributes:
+      has_relu: whether a ReLU comes before the convolution.
+      is_normalized: whether batch statistics normalise what comes out.
+      stride: 1 or 2.
+    """
+
+    has_relu: bool = True
+    is_normalized: bool = True
+    stride: int = 1
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs beside the input.
+
+    Attributes:
+      z: ``[batch, height, width, features]``, the output.
+      mean: ``[features]``, of the convolution's output; None without normalisation.
+      rate: ``[features]``, one over its standard deviation; None without normalisation.
+    """
+
+    z: Array
+    mean: Array | None
+    rate: Array | None
+
+
+def convolve(x: Array, kernel: Array, stride: int) -> Array:
+    """A padded convolution, as a matrix product where the kernel is one pixel."""
+    if kernel.shape[0] == 1 and stride == 1:
+        return jnp.matmul(x, kernel[0, 0])
+    half = kernel.shape[0] // 2
+    pads = ((half, half), (half, half))
+    return lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT)
+
+
+def convolve_back(g: Array, kernel: Array, stride: int, in_size: tuple[int, int]) -> Array:
+    """The derivative of ``convolve`` with respect to its input, applied to ``g``."""
+    if kernel.shape[0] == 1 and stride == 1:
+        return jnp.matmul(g, kernel[0, 0].T)
+    size = kernel.shape[0]
+    half = size // 2
+    flipped = kernel[::-1, ::-1].swapaxes(2, 3)
+    pads = [
+        (size - 1 - half, length - (out - 1) * stride - 1 + half)
+        for length, out in zip(in_size, g.shape[1:3], strict=True)
+    ]
+    return lax.conv_general_dilated(
+        g, flipped, (1, 1), pads, lhs_dilation=(stride, stride), dimension_numbers=_LAYOUT
+    )
+
+
+def forward(block: ConvBlock, params, x: Array) -> Saved:
+    """The block's output and what its backward pass needs.
+
+    Args:
+      block: what it is.
+      params: ``kernel`` ``[size, size, channels, features]``, and ``bias`` if it has one.
+      x: ``[batch, height, width, channels]``.
+
+    Returns:
+      The output as ``z``.
+    """
+    y = convolve(_hidden(block, x), params["kernel"], block.stride)
+    if "bias" in params:
+        y = y + params["bias"][None, None, None]
+    return normalize(y) if block.is_normalized else Saved(y, None, None)
+
+
+def normalize(y: Array) -> Saved:
+    """Batch normalisation of ``[batch, height, width, features]``, each feature on its own."""
+    # Rows of all pixels and channels first: sums over long rows are what a processor is good at.
+    rows = y.reshape(y.shape[0] * y.shape[1], -1)
+    count = y.size // y.shape[-1]
+
+    def total(a):
+        return a.sum(0).reshape(-1, y.shape[-1]).sum(0)
+
+    # About a value of the batch itself, the difference of moments does not cancel.
+    shift = y[0, 0, 0]
+    centred = rows - jnp.tile(shift, y.shape[2])[None]
+    mean = total(centred) / count
+    variance = jnp.maximum(total(centred * centred) / count - mean * mean, 0.0)
+    rate = lax.rsqrt(variance + _EPSILON)
+    mean = mean + shift
+    return Saved((y - mean[None, None, None]) * rate[None, None, None], mean, rate)
+
+
+def unnormalized(saved: Saved, g: Float[Array, "cotangents batch height width features"]) -> Array:
+    """Cotangents of the convolution's output from those of the block's."""
+    if saved.rate is None:
+        return g
+    # As rows of channels, which XLA reduces well.
+    z = saved.z.reshape(-1, saved.z.shape[-1])
+    rows = g.reshape(len(g), *z.shape)
+    mean = rows.mean(1, keepdims=True)
+    along = (rows * z[None]).mean(1, keepdims=True)
+    return (saved.rate[None, None] * (rows - mean - z[None] * along)).reshape(g.shape)
+
+
+def input_cotangents(block: ConvBlock, params, x: Array, gy: Array) -> Array:
+    """Cotangents of ``x`` from those of the convolution's output, ``[cotangents, batch, ...]``."""
+    flat = gy.reshape(-1, *gy.shape[2:])
+    gx = convolve_back(flat, params["kernel"], block.stride, x.shape[1:3])
+    gx = gx.reshape(len(gy), *x.shape)
+    return jnp.where(x[None] > 0, gx, 0) if block.has_relu else gx
+
+
+def kernel_gradients(
+    block: ConvBlock, size: int, x: Array, of_batch: Array | None, of_examples: Array | None
+) -> tuple[Array | None, Array | None]:
+    """Gradients of the kernel, of one cotangent for the batch and of others for every example.
+
+    Products of cotangents with patches of the images, a few images at a time: all gradients take
+    one pass over the patches.
+
+    Args:
+      block: what it is.
+      size: of the kernel.
+      x: ``[batch, height, width, channels]``.
+      of_batch: ``[batch, out_height, out_width, features]``, cotangents of the convolution's
+        output, or None.
+      of_examples: ``[kernels, batch, out_height, out_width, features]``, or None.
+
+    Returns:
+      ``[features, size^2 channels]`` or None, and ``[batch, kernels, features size^2 channels]`` or
+      None.
+    """
+    h, batch = _hidden(block, x), len(x)
+    given = [] if of_batch is None else [of_batch]
+    given += [] if of_examples is None else list(of_examples)
+    features, is_summed = given[0].shape[-1], of_batch is not None
+    cotangents = [g.reshape(batch, -1, features) for g in given]
+    if size == 1 and block.stride == 1:
+        rows = h.reshape(batch, -1, h.shape[-1])
+        total = _rows_product(cotangents[0], rows) if is_summed else None
+        if of_examples is None:
+            return total, None
+        each = _each_product(jnp.concatenate(cotangents[is_summed:], -1), rows)
+        return total, each.reshape(batch, len(of_examples), -1)
+    at_once = _IMAGES_AT_ONCE if batch % _IMAGES_AT_ONCE == 0 else 1
+    out_size = given[0].shape[1:3]
+
+    def grouped(a):
+        return a.reshape(batch // at_once, at_once, *a.shape[1:])
+
+    def step(total, group):
+        patches = _patches(group[0], size, block.stride, out_size)
+        if of_examples is None:
+            return total + _rows_product(group[1], patches), None
+        each = _each_product(jnp.concatenate(group[1:], -1), patches)
+        if not is_summed:
+            return total, each
+        for image in range(at_once):
+            total = total + each[image, :features]
+        return total, each[:, features:]
+
+    columns = size * size * h.shape[-1]
+    start = jnp.zeros((features, columns), h.dtype) if is_summed else jnp.zeros((), h.dtype)
+    total, each = lax.scan(step, start, (grouped(h), *map(grouped, cotangents)))
+    if of_examples is not None:
+        each = each.reshape(batch, len(of_examples), -1)
+    return total if is_summed else None, each
+
+
+def as_kernel(gradient: Float[Array, "features columns"], size: int) -> Array:
+    """A kernel ``[size, size, channels, features]`` from a row of products a feature."""
+    return gradient.reshape(len(gradient), size, size, -1).transpose(1, 2, 3, 0)
+
+
+def _hidden(block, x):
+    return jnp.maximum(x, 0) if block.has_relu else x
+
+
+def _rows_product(g, rows):
+    return jnp.matmul(g.reshape(-1, g.shape[-1]).T, rows.reshape(-1, rows.shape[-1]))
+
+
+def _each_product(g, rows):
+    return jnp.einsum("bpd,bpc->bdc", g, rows)
+
+
+def _patches(images, size, stride, out_size):
+    """``[images, pixels, size^2 channels]``: what the kernel sees at every pixel of the output."""
+    half = size // 2
+    padded = jnp.pad(images, ((0, 0), (half, half), (half, half), (0, 0)))
+    height, width = ((length - 1) * stride + 1 for length in out_size)
+    taps = [
+        padded[:, i : i + height : stride, j : j + width : stride]
+        for i in range(size)
+        for j in range(size)
+    ]
+    return jnp.concatenate(taps, -1).reshape(len(images), -1, len(taps) * images.shape[-1])
+
+
+# --- along the parameters: for the product of Hessian, gradient and parameters -----------------
+
+
+class Tangent(NamedTuple):
+    """Derivatives of ``Saved`` as weights grow in proportion to themselves.
+
+    Attributes:
+      z: ``[batch, height, width, features]``.
+      rate: ``[features]``, or None.
+    """
+
+    z: Array
+    rate: Array | None
+
+
+def forward_tangent(
+    block: ConvBlock, params, x: Array, x_tangent: Array | None, saved: Saved
+) -> Tangent:
+    """How the block's output moves, as its kernel moves along itself and its input along a tangent.
+
+    Args:
+      block: what it is.
+      params: its parameters; the bias stays.
+      x: its input.
+      x_tangent: of the input; None for zero.
+      saved: of ``forward``.
+
+    Returns:
+      The derivatives.
+    """
+    # A convolution is linear in its kernel: its derivative along the kernel is its own output.
+    moved = None
+    if x_tangent is not None:
+        masked = jnp.where(x > 0, x_tangent, 0) if block.has_relu else x_tangent
+        moved = convolve(masked, params["kernel"], block.stride)
+    if not block.is_normalized:
+        own = saved.z - params["bias"][None, None, None] if "bias" in params else saved.z
+        return Tangent(own if moved is None else own + moved, None)
+    # Normalisation undoes that, but for epsilon.
+    rate = saved.rate
+    shrink = _EPSILON * rate * rate
+    own = saved.z * shrink[None, None, None]
+    own = Tangent(own, -rate * (1 - shrink))
+    return own if moved is None else add_tangents(own, normalize_tangent(saved, moved))
+
+
+def normalize_tangent(saved: Saved, moved: Array) -> Tangent:
+    """How what ``normalize`` gives moves as its argument moves."""
+    z, rate = saved.z, saved.rate
+    rows, z_rows = moved.reshape(-1, z.shape[-1]), z.reshape(-1, z.shape[-1])
+    mean, product = rows.mean(0), (rows * z_rows).mean(0)
+    change = moved - mean[None, None, None] - z * product[None, None, None]
+    return Tangent(rate[None, None, None] * change, -rate * rate * product)
+
+
+def add_tangents(one: Tangent, other: Tangent) -> Tangent:
+    """Tangents along two directions, along both."""
+    return Tangent(one.z + other.z, one.rate + other.rate)
+
+
+def backward_tangent(
+    block: ConvBlock,
+    params,
+    x: Array,
+    x_tangent: Array | None,
+    saved: Saved,
+    tangent: Tangent,
+    g: Array,
+    g_tangent: Array,
+    gradient: Array,
+    *,
+    is_input_asked: bool,
+) -> tuple[Array | None, Array]:
+    """How the backward pass moves, and the gradient's movement along the gradient itself.
+
+    Args:
+      block: what it is.
+      params: its parameters.
+      x: its input.
+      x_tangent: of the input; None for zero.
+      saved: of ``forward``.
+      tangent: of ``forward_tangent``.
+      g: ``[batch, out_height, out_width, features]``, the cotangent of its output.
+      g_tangent: how that moves.
+      gradient: of the kernel, in its shape.
+      is_input_asked: whether the input's is asked for.
+
+    Returns:
+      How the cotangent of ``x`` moves, or None, and the inner product of ``gradient`` with the
+      movement of the kernel's gradient, ``[]``.
+    """
+    gy, gy_tangent = g, g_tangent
+    if block.is_normalized:
+        gy, gy_tangent = unnormalized_tangent(saved, tangent, g, g_tangent)
+    # The gradient's movement is a product of cotangents and patches; its inner product with the
+    # gradient is that of cotangents and convolutions by it, which is the faster kernel.
+    h = _hidden(block, x)
+    if x_tangent is None:
+        product = jnp.vdot(gy_tangent, convolve(h, gradient, block.stride))
+    else:
+        masked = jnp.where(x > 0, x_tangent, 0) if block.has_relu else x_tangent
+        both = convolve(jnp.concatenate([h, masked]), gradient, block.stride)
+        product = jnp.vdot(jnp.concatenate([gy_tangent, gy]), both)
+    if not is_input_asked:
+        return None, product
+    # The kernel moves along itself: the cotangent through it moves by what passes it, once more.
+    return input_cotangents(block, params, x, (gy_tangent + gy)[None])[0], product
+
+
+def unnormalized_tangent(
+    saved: Saved, tangent: Tangent, g: Array, g_tangent: Array
+) -> tuple[Array, Array]:
+    """``unnormalized`` of one cotangent, and how it moves."""
+    z, features = saved.z, saved.z.shape[-1]
+
+    def mean(a):
+        return a.reshape(-1, features).mean(0)[None, None, None]
+
+    rate, rate_tangent = saved.rate[None, None, None], tangent.rate[None, None, None]
+    along = mean(g * z)
+    centred = g - mean(g) - z * along
+    moved = g_tangent - mean(g_tangent) - tangent.z * along
+    moved = moved - z * (mean(g_tangent * z) + mean(g * tangent.z))
+    return rate * centred, rate_tangent * centred + rate * moved
