@@ -28,6 +28,9 @@ from nasjax.cli_score import score
 from nasjax.errors import InputError, unknown_name
 from nasjax.spaces import SPACES, get_space, mlp_space
 from nasjax.spaces.mlp import ACTIVATION_NAMES
+from nasjax.spaces.nasbench1shot1 import NUM_PARENTS, to_nasbench101
+from nasjax.spaces.nasbench101 import OPERATIONS, official_hash
+from nasjax.spaces.nasbench201 import official_index
 
 app = typer.Typer(
     name="nasjax",
@@ -99,41 +102,62 @@ def _help_without_command(context: typer.Context) -> None:
 
 @search_app.command("nasi")
 def search_nasi(
-    space: Annotated[str, typer.Option(help="Search space: nasbench201 or darts.")] = "nasbench201",
+    space: Annotated[
+        str,
+        typer.Option(
+            help="Search space: nasbench201, darts, or nasbench1shot1_1, nasbench1shot1_2, "
+            "nasbench1shot1_3, which have the same defaults."
+        ),
+    ] = "nasbench201",
     data: DataOption = "random",
     labels: Annotated[str, typer.Option(help="true, or random: drawn uniformly once.")] = "true",
     steps: Annotated[
-        int | None, typer.Option(help="Gradients to average, T. [nasbench201: 100, darts: 100]")
+        int | None,
+        typer.Option(
+            help="Gradients to average, T. [nasbench201: 100, darts: 100, nasbench1shot1: 100]"
+        ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images a gradient, b. [nasbench201: 32, darts: 64]")
+        int | None,
+        typer.Option(help="Images a gradient, b. [nasbench201: 32, darts: 64, nasbench1shot1: 64]"),
     ] = None,
     channels: Annotated[
-        int | None, typer.Option(help="Channels of the first stage. [nasbench201: 8, darts: 16]")
+        int | None,
+        typer.Option(
+            help="Channels of the first stage. [nasbench201: 8, darts: 16, nasbench1shot1: 16]"
+        ),
     ] = None,
     cells: Annotated[
         int | None,
         typer.Option(
-            help="Cells: a stage in nasbench201, in all in darts. [nasbench201: 3, darts: 8]"
+            help="Cells: a stage, but in darts in all. [nasbench201: 3, darts: 8, "
+            "nasbench1shot1: 3]"
         ),
     ] = None,
     nu: Annotated[
         float | None,
         typer.Option(
-            help="Constraint on the trace norm at the start. [adaptive: 500; fixed: the mean of 50 "
-            "random architectures, eq. 40, times --nu-scale]"
+            help="Constraint on the trace norm at the start. [adaptive: 500, in nasbench1shot1 "
+            "1000; fixed: the mean of 50 random architectures (eq. 40), multiplied by --nu-scale]"
         ),
     ] = None,
     nu_mode: Annotated[
         str | None,
-        typer.Option(help="fixed, or adaptive (eq. 41). [nasbench201: fixed, darts: adaptive]"),
+        typer.Option(
+            help="fixed, or adaptive (eq. 41). [nasbench201: fixed, darts: adaptive, "
+            "nasbench1shot1: adaptive]"
+        ),
     ] = None,
     nu_scale: Annotated[
         float | None,
-        typer.Option(help="Factor on the estimate of a fixed nu. [nasbench201: 2, darts: 1]"),
+        typer.Option(
+            help="Factor on the estimate of a fixed nu. [nasbench201: 2, darts: 1, "
+            "nasbench1shot1: 1]"
+        ),
     ] = None,
     mu: Annotated[
-        float | None, typer.Option(help="Penalty coefficient. [nasbench201: 2, darts: 2]")
+        float | None,
+        typer.Option(help="Penalty coefficient. [nasbench201: 2, darts: 2, nasbench1shot1: 1]"),
     ] = None,
     seed: SeedOption = 0,
     initialization: InitializationOption = "lecun",
@@ -234,7 +258,11 @@ _PHASES = {
 @validate_app.command("ntk")
 def validate_ntk(
     space: Annotated[
-        str, typer.Option(help="Search space: nasbench201, darts or mlp.")
+        str,
+        typer.Option(
+            help="Search space: nasbench201, darts, mlp, or nasbench1shot1_1, nasbench1shot1_2, "
+            "nasbench1shot1_3, which have the same defaults."
+        ),
     ] = "nasbench201",
     data: DataOption = "random",
     num_architectures: Annotated[
@@ -248,14 +276,14 @@ def validate_ntk(
         int | None,
         typer.Option(
             help="Channels of the first stage, or width of the hidden layers. [nasbench201: 8, "
-            "darts: 8, mlp: 256]"
+            "darts: 8, nasbench1shot1: 8, mlp: 256]"
         ),
     ] = None,
     cells: Annotated[
         int | None,
         typer.Option(
-            help="Cells: a stage in nasbench201, in all in darts; layers of weights in mlp. "
-            "[nasbench201: 1, darts: 1, mlp: 10]"
+            help="Cells: a stage, but in darts in all; layers of weights in mlp. "
+            "[nasbench201: 1, darts: 1, nasbench1shot1: 1, mlp: 10]"
         ),
     ] = None,
     seed: SeedOption = 0,
@@ -263,7 +291,7 @@ def validate_ntk(
         str | None,
         typer.Option(
             help="lecun, he, xavier, ntk, or theory in mlp. [nasbench201: lecun, darts: lecun, "
-            "mlp: ntk]"
+            "nasbench1shot1: lecun, mlp: ntk]"
         ),
     ] = None,
     normalization: Annotated[
@@ -356,6 +384,8 @@ def _print_result(result, out: Path) -> None:
     rows = Table("quantity", "value", show_header=False, box=None)
     if "official_index" in record:
         rows.add_row("NAS-Bench-201 index", str(record["official_index"]))
+    if "official_hash" in record:
+        rows.add_row("NAS-Bench-101 hash", record["official_hash"])
     for name in ("images", "resize", "channels", "standardisation", "labels"):
         if name in record["data"]:
             rows.add_row(name, record["data"][name])
@@ -387,7 +417,9 @@ def show(
     architecture: Annotated[
         str,
         typer.Argument(
-            help="NAS-Bench-201 string or index, DARTS genotype, activations and skips such as "
+            help="NAS-Bench-201 string or index, DARTS genotype, NAS-Bench-101 graph "
+            "('110...,input|conv3x3-bn-relu|...|output'), NAS-Bench-1Shot1 cell "
+            "('conv3x3-bn-relu~0|...|output~2,4'), activations and skips such as "
             "'relu|tanh+skip|relu', the folder or the "
             "architecture.json of a run, or a file that holds one of these."
         ),
@@ -414,18 +446,33 @@ def show(
     if not np.array_equal(canonical, genotype):
         print(f"canonical form, the same network: {chosen.to_string(canonical)}")
     if name == "nasbench201":
-        from nasjax.spaces.nasbench201 import official_index
-
         print(f"NAS-Bench-201 index {official_index(genotype)}")
     if not chosen.is_connected(genotype):
         print("no input reaches the output")
-    edges = Table("cell", "from", "operation", "to", box=None)
-    for graph in graphs:
-        for source, target, label in graph.edges:
-            if label:
-                edges.add_row(graph.name, source, label, target)
-    _console.print(edges)
+    elif name == "nasbench101" or name in NUM_PARENTS:
+        whole = to_nasbench101(name, genotype) if name in NUM_PARENTS else genotype
+        print(f"NAS-Bench-101 hash {official_hash(whole)}")
+    _console.print(_edge_table(graphs))
     print(f"drawn to {out}.svg, {out}.png")
+
+
+def _edge_table(graphs) -> Table:
+    """A row an edge with an operation; where operations stand at nodes, a row a node."""
+    if not any(graph.node_operations for graph in graphs):
+        rows = Table("cell", "from", "operation", "to", box=None)
+        for graph in graphs:
+            for source, target, label in graph.edges:
+                if label:
+                    rows.add_row(graph.name, source, label, target)
+        return rows
+    rows = Table("cell", "node", "operation", "reads", box=None)
+    for graph in graphs:
+        operations = dict(graph.node_operations)
+        for node in graph.nodes:
+            sources = [source for source, target, _ in graph.edges if target == node]
+            if sources:
+                rows.add_row(graph.name, node, operations.get(node, ""), ", ".join(sources))
+    return rows
 
 
 def _recognise(architecture: str, space: str | None) -> tuple[str, str]:
@@ -443,11 +490,25 @@ def _recognise(architecture: str, space: str | None) -> tuple[str, str]:
         if "architecture" in record:
             return space or record.get("space", "nasbench201"), str(record["architecture"])
     told = "darts" if text.startswith("{") or "Genotype" in text else "nasbench201"
-    if text.split("|")[0].split("+")[0].strip() in ACTIVATION_NAMES:
+    first = text.split("|")[0]
+    if first.split("+")[0].strip() in ACTIVATION_NAMES:
         told = "mlp"
+    if re.match(r"[01.]+[\s,]+input\b", text):
+        told = "nasbench101"
+    if first.split("~")[0] in OPERATIONS:
+        told = _told_by_parents(text)
     if space == "darts" and text.isdigit():
         raise InputError(f"show: only NAS-Bench-201 has indices, got {text} for --space darts.")
     return space or told, text
+
+
+def _told_by_parents(text: str) -> str:
+    """The NAS-Bench-1Shot1 space of a cell: numbers of nodes and of parents differ."""
+    nodes = text.split("|")
+    counts = tuple(node.count(",") + 1 for node in nodes)
+    likely = [name for name, parents in NUM_PARENTS.items() if len(parents) == len(nodes)]
+    fitting = [name for name in likely if NUM_PARENTS[name] == counts]
+    return (fitting or likely or list(NUM_PARENTS))[0]
 
 
 def _read_architecture(path: Path) -> str:

@@ -16,6 +16,8 @@ from typer.main import get_command
 import nasjax
 from nasjax import cli
 from nasjax.runs import DEFAULTS
+from nasjax.spaces import get_space
+from nasjax.spaces.nasbench1shot1 import to_nasbench101
 
 DARTS_V2 = (
     "Genotype(normal=[('sep_conv_3x3', 0), ('sep_conv_3x3', 1), ('sep_conv_3x3', 0), "
@@ -65,14 +67,18 @@ def test_help_tells_the_defaults_of_each_space(run):
         assert helps[name] in printed, name
     for name in DEFAULTS["darts"]._fields:
         if name == "nu":
-            assert {defaults.nu for defaults in DEFAULTS.values()} == {500.0}
-            assert "[adaptive: 500;" in helps["nu"]
-            continue
-        told = re.search(r"\[nasbench201: (\S+), darts: (\S+)\]", helps[name])
-        assert told, name
-        for space, value in zip(("nasbench201", "darts"), told.groups(), strict=True):
+            told = re.search(r"\[adaptive: (\d+), in nasbench1shot1 (\d+);", helps["nu"])
+            told = (told[1], told[1], told[2])
+        else:
+            told = re.search(
+                r"\[nasbench201: (\S+), darts: (\S+), nasbench1shot1: (\S+)\]", helps[name]
+            )
+            assert told, name
+            told = told.groups()
+        for space, value in zip(("nasbench201", "darts", "nasbench1shot1_1"), told, strict=True):
             expected = getattr(DEFAULTS[space], name)
             assert type(expected)(value) == expected, (name, space)
+    assert len({DEFAULTS[f"nasbench1shot1_{number}"] for number in (1, 2, 3)}) == 1
 
 
 def test_search_prints_what_it_wrote(run, tmp_path):
@@ -145,6 +151,41 @@ def test_show_darts(run, tmp_path):
     assert (tmp_path / "v2.svg").exists()
 
 
+CELLS_1SHOT1 = {
+    "nasbench1shot1_1": "maxpool3x3~0|conv1x1-bn-relu~0,1|conv3x3-bn-relu~0,2|maxpool3x3~1,3"
+    "|output~2,3",
+    "nasbench1shot1_2": "conv3x3-bn-relu~0|maxpool3x3~1|conv1x1-bn-relu~0,2|conv3x3-bn-relu~1,3"
+    "|output~0,2,4",
+    "nasbench1shot1_3": "conv3x3-bn-relu~0|maxpool3x3~1|conv1x1-bn-relu~0|conv3x3-bn-relu~1,3"
+    "|maxpool3x3~0,4|output~2,5",
+}
+
+
+@pytest.mark.parametrize("name", CELLS_1SHOT1)
+def test_show_nasbench1shot1(run, tmp_path, name):
+    code, out, err = run("show", CELLS_1SHOT1[name])
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == CELLS_1SHOT1[name]
+    (found,) = re.findall(r"NAS-Bench-101 hash ([0-9a-f]{32})\n", out)
+    assert re.search(r"module +2 +(conv1x1-bn-relu +input, 1|maxpool3x3 +1) *\n", out)
+    assert (tmp_path / "architecture.png").exists()
+    # The graph of the whole benchmark has the same name, and is told from its digits.
+    genotype = to_nasbench101(name, get_space(name).from_string(CELLS_1SHOT1[name]))
+    text = get_space("nasbench101").to_string(genotype)
+    code, out, err = run("show", text)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == text
+    assert f"NAS-Bench-101 hash {found}\n" in out
+
+
+def test_show_nasbench101_without_a_path(run):
+    code, out, _ = run("show", "100,input|maxpool3x3|output")
+    assert code == 0
+    assert "no input reaches the output" in out
+    assert "hash" not in out
+
+
 def test_show_mlp(run, tmp_path):
     code, out, err = run("show", "relu|tanh+skip|swish", "--out", tmp_path / "mlp")
     assert (code, err) == (0, "")
@@ -204,6 +245,8 @@ NASI = ("search", "nasi", "--channels", "2", "--cells", "1", "--batch-size", "4"
     ("arguments", "message"),
     [
         ([*NASI, "--space", "nasbench202"], "Did you mean 'nasbench201'"),
+        ([*NASI, "--space", "nasbench101"], "one-shot network, got nasbench101. Search one of"),
+        ([*NASI, "--space", "nasbench1shot1"], "Did you mean 'nasbench1shot1_"),
         ([*NASI, "--data", "fashion-mnist"], "Did you mean 'fashion_mnist'"),
         ([*NASI, "--data", "digit"], "Did you mean 'digits'"),
         ([*NASI, "--data", "npz:absent.npz"], "absent.npz"),
@@ -231,6 +274,10 @@ NASI = ("search", "nasi", "--channels", "2", "--cells", "1", "--batch-size", "4"
         ([*NASI, "--normalization", "layer"], "--normalization: unknown normalisation"),
         (["show"], "Missing argument 'architecture'"),
         (["show", CELL[:-9]], "nasbench201"),
+        (["show", "110,input|maxpool3x4|output"], "Did you mean 'maxpool3x3'"),
+        (["show", "111,input|maxpool3x3"], "nasbench101.from_string: the vertices must be"),
+        (["show", CELLS_1SHOT1["nasbench1shot1_3"][:-4]], "nasbench1shot1_3.from_string: node 6"),
+        (["show", "maxpool3x3~0|maxpool3x3~0"], "nasbench1shot1_1.from_string: a cell must have 5"),
         (["show", "relu|tnah"], "Did you mean 'tanh'"),
         (["show", "relu+skip|tanh"], "mlp.from_string"),
         (["show", CELL + "+" + CELL], "nasbench201"),

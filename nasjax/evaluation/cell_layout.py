@@ -11,6 +11,7 @@ All lengths are inches; y grows upwards.
 
 import itertools
 import random
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nasjax.errors import InputError
@@ -68,12 +69,15 @@ class _Place(NamedTuple):
     edge: int | None = None
 
 
-def lay_out_cell(graph: CellGraph, *, label_width: float) -> CellLayout:
+def lay_out_cell(
+    graph: CellGraph, *, label_width: float, box_widths: Mapping[str, float] | None = None
+) -> CellLayout:
     """Places the nodes and edges of a cell.
 
     Args:
       graph: the cell; its nodes must be in topological order.
       label_width: of the widest label.
+      box_widths: of nodes that are wider than ``BOX_WIDTH``.
 
     Returns:
       The layout. Deterministic; about 30 ms for a cell of 12 edges.
@@ -100,10 +104,13 @@ def lay_out_cell(graph: CellGraph, *, label_width: float) -> CellLayout:
 
     heights = {place: _height(graph, depths, place) for place in places}
     y = _spaced(columns, links, heights)
-    widths = [_width(graph, column, label_width) for column in columns]
+    box_widths = {node: BOX_WIDTH for node in graph.nodes} | dict(box_widths or {})
+    widths = [_width(graph, column, label_width, box_widths) for column in columns]
     x = _column_centres(widths, links, y)
     boxes = {
-        p.node: Box(x[p.column], y[p], BOX_WIDTH, heights[p]) for p in places if p.node is not None
+        p.node: Box(x[p.column], y[p], box_widths[p.node], heights[p])
+        for p in places
+        if p.node is not None
     }
     curves = []
     for number, (chain, edge) in enumerate(zip(chains, graph.edges, strict=True)):
@@ -247,9 +254,9 @@ def _height(graph: CellGraph, depths: dict[str, int], place: _Place) -> float:
     return LABEL_HEIGHT if label and place.column == 2 * depths[target] - 1 else _LINE_HEIGHT
 
 
-def _width(graph: CellGraph, column: list[_Place], label_width: float) -> float:
+def _width(graph: CellGraph, column: list[_Place], label_width: float, box_widths) -> float:
     if any(place.node is not None for place in column):
-        return BOX_WIDTH
+        return max(box_widths[place.node] for place in column if place.node is not None)
     return label_width if any(graph.edges[place.edge][2] for place in column) else 0.0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation.cell_layout import (
     ARROW_LENGTH,
+    BOX_WIDTH,
     LABEL_HEIGHT,
     CellLayout,
     Curve,
@@ -37,6 +38,9 @@ _STYLES = {
     "dil_conv_5x5": (ORANGE, "solid"),
     "max_pool_3x3": (PURPLE, (0, (4, 1.2))),
     "avg_pool_3x3": (GREEN, (0, (4, 1.2))),
+    "conv3x3-bn-relu": (BLUE, "solid"),
+    "conv1x1-bn-relu": (SKY, "solid"),
+    "maxpool3x3": (PURPLE, (0, (4, 1.2))),
     "skip_connect": (GREY, (0, (1.2, 1.2))),
     "relu": (BLUE, "solid"),
     "leaky_relu": (SKY, "solid"),
@@ -46,6 +50,8 @@ _STYLES = {
     "skip": (GREY, (0, (1.2, 1.2))),
     "": ("#9A9A9A", "solid"),
 }
+_PLAIN = ("#333333", "solid")
+"""The border of a node without an operation."""
 _PASSED_ON = "passed on as it is"
 """What the legend calls an edge without operation."""
 _OTHER_STYLES = [(VERMILION, "solid"), (PURPLE, "solid"), (GREEN, "solid"), (ORANGE, "solid")]
@@ -61,7 +67,7 @@ def draw_cells(
     title: str | None = None,
     formats: Sequence[str] = ("svg", "png"),
 ) -> tuple[Path, ...]:
-    """Draws cells below one another, every edge with the name of its operation.
+    """Draws cells below one another, every edge or node with the name of its operation.
 
     A node that no input reaches is drawn empty, with a broken border.
 
@@ -108,12 +114,16 @@ def _figure(graphs: Sequence[CellGraph], title: str | None):
     from matplotlib.figure import Figure
 
     operations = sorted({label for graph in graphs for *_, label in graph.edges if label})
-    styles = _operation_styles(operations)
+    at_nodes = {operation for graph in graphs for _, operation in graph.node_operations}
+    styles = _operation_styles(sorted({*operations, *at_nodes}))
     label_width = max([_text_width(name) for name in operations], default=0.0) + 0.14
-    layouts = [lay_out_cell(graph, label_width=label_width) for graph in graphs]
+    layouts = [
+        lay_out_cell(graph, label_width=label_width, box_widths=_box_widths(graph))
+        for graph in graphs
+    ]
     width = max(4.2, *(layout.width for layout in layouts))
     entries = [(name, styles[name]) for name in operations]
-    if any(not label for graph in graphs for *_, label in graph.edges):
+    if not at_nodes and any(not label for graph in graphs for *_, label in graph.edges):
         entries.append((_PASSED_ON, styles[""]))
     num_rows = math.ceil(len(entries) / int(width / _LEGEND_ENTRY))
     legend_height = _LEGEND_ROW * num_rows + (0.16 if entries else 0.0)
@@ -162,10 +172,29 @@ def _draw_cell(axes, graph: CellGraph, layout: CellLayout, styles, *, name_at) -
     for number, curve in enumerate(layout.curves):
         _draw_curve(axes, curve, styles[curve.label], f"{graph.name}-edge-{number}-{curve.label}")
     alive = _fed(graph)
+    operations = dict(graph.node_operations)
     for number, node in enumerate(graph.nodes):
         kind = "input" if node in graph.inputs else "output" if node == graph.output else "inner"
         kind = kind if node in alive else "dead"
-        _draw_box(axes, node, layout.boxes[node], kind, f"{graph.name}-node-{number}")
+        style = styles[operations[node]] if node in operations else _PLAIN
+        text = _box_text(node, operations)
+        _draw_box(axes, text, layout.boxes[node], kind, style, f"{graph.name}-node-{number}")
+
+
+def _box_text(node: str, operations) -> str:
+    return f"{node}: {operations[node]}" if node in operations else node
+
+
+def _box_widths(graph: CellGraph) -> dict[str, float]:
+    """Of the nodes with an operation, and of names that are too long for the usual box."""
+    operations = dict(graph.node_operations)
+    texts = {node: _box_text(node, operations) for node in graph.nodes}
+    widths = {
+        node: _text_width(text, _NODE_SIZE) + 0.16
+        for node, text in texts.items()
+        if not _is_math(node)
+    }
+    return {node: width for node, width in widths.items() if width > BOX_WIDTH}
 
 
 def _fed(graph: CellGraph) -> set[str]:
@@ -218,7 +247,7 @@ def _draw_curve(axes, curve: Curve, style, gid: str) -> None:
     _centred_text(axes, x, y, curve.label, _LABEL_SIZE, is_math=False)
 
 
-def _draw_box(axes, node: str, box, kind: str, gid: str) -> None:
+def _draw_box(axes, text: str, box, kind: str, style, gid: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     patch = FancyBboxPatch(
@@ -227,16 +256,21 @@ def _draw_box(axes, node: str, box, kind: str, gid: str) -> None:
         box.height,
         boxstyle="round,pad=0,rounding_size=0.08",
         facecolor=_NODE_COLOURS[kind],
-        edgecolor="#333333",
-        linewidth=1.0,
-        linestyle="solid" if kind != "dead" else (0, (3, 2)),
+        edgecolor=style[0],
+        linewidth=1.0 if style is _PLAIN else 1.5,
+        linestyle=style[1] if kind != "dead" else (0, (3, 2)),
         zorder=3,
     )
     patch.set_gid(_identifier(gid))
     axes.add_patch(patch)
-    is_math = re.fullmatch(r"\w+_\{[\w+-]+\}", node) is not None
-    text = f"${node.replace('-', '{-}')}$" if is_math else node
+    is_math = _is_math(text)
+    text = f"${text.replace('-', '{-}')}$" if is_math else text
     _centred_text(axes, box.x, box.y, text, _NODE_SIZE, is_math=is_math)
+
+
+def _is_math(text: str) -> bool:
+    """Whether it is a name with an index, such as ``c_{k-1}``."""
+    return re.fullmatch(r"\w+_\{[\w+-]+\}", text) is not None
 
 
 def _centred_text(axes, x: float, y: float, text: str, size: float, *, is_math: bool) -> None:
@@ -266,14 +300,14 @@ def _operation_styles(operations: Sequence[str]) -> dict:
     }
 
 
-def _text_width(text: str) -> float:
+def _text_width(text: str, size: float = _LABEL_SIZE) -> float:
     """Inches, in the font of the labels."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
     font = FontProperties(family="DejaVu Sans")
     escaped = text.replace("$", r"\$")
-    return TextPath((0, 0), escaped, size=_LABEL_SIZE, prop=font).get_extents().width / 72
+    return TextPath((0, 0), escaped, size=size, prop=font).get_extents().width / 72
 
 
 def _identifier(text: str) -> str:

@@ -1,5 +1,7 @@
 """Flax networks of the search spaces: one-shot networks and the network of one genotype."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -10,24 +12,34 @@ from nasjax.networks.darts import DartsNetwork, DartsOneShot
 from nasjax.networks.initial import init_params
 from nasjax.networks.layers import INITIALIZATIONS, NORMALIZATIONS, LayerConfig
 from nasjax.networks.mlp import MLP_INITIALIZATIONS, MlpNetwork, MlpOneShot
+from nasjax.networks.nasbench1shot1 import NasBench1Shot1OneShot
+from nasjax.networks.nasbench101 import NasBench101Network, nasbench1shot1_network
 from nasjax.networks.nasbench201 import NasBench201Network, NasBench201OneShot
+from nasjax.spaces.nasbench1shot1 import NUM_PARENTS
 
 
 class NetworkFamily(NamedTuple):
     """The networks of one search space.
 
     Attributes:
-      one_shot: class of the one-shot network.
-      static: class of the network of one genotype.
+      one_shot: makes the one-shot network from its attributes; None where there is none.
+      static: makes the network of one genotype.
     """
 
-    one_shot: type[nn.Module]
-    static: type[nn.Module]
+    one_shot: Callable[..., nn.Module] | None
+    static: Callable[..., nn.Module]
 
 
 NETWORKS = {
     "darts": NetworkFamily(DartsOneShot, DartsNetwork),
     "mlp": NetworkFamily(MlpOneShot, MlpNetwork),
+    "nasbench101": NetworkFamily(None, NasBench101Network),
+    **{
+        name: NetworkFamily(
+            partial(NasBench1Shot1OneShot, name), partial(nasbench1shot1_network, name)
+        )
+        for name in NUM_PARENTS
+    },
     "nasbench201": NetworkFamily(NasBench201OneShot, NasBench201Network),
 }
 
@@ -50,9 +62,15 @@ def one_shot_network(space: str, **kwargs) -> nn.Module:
       A module; ``module.apply({"params": params}, weights, x) -> [batch, classes]``.
 
     Raises:
-      InputError: if the space is unknown.
+      InputError: if the space is unknown or has no one-shot network.
     """
-    return _family("one_shot_network", space).one_shot(**kwargs)
+    make = _family("one_shot_network", space).one_shot
+    if make is None:
+        raise InputError(
+            f"one_shot_network: `space` must have a one-shot network, got {space!r}. Its parts "
+            f"{', '.join(NUM_PARENTS)} have."
+        )
+    return make(**kwargs)
 
 
 def static_network(space: str, genotype: np.ndarray, **kwargs) -> nn.Module:
@@ -92,6 +110,8 @@ __all__ = [
     "LayerConfig",
     "MlpNetwork",
     "MlpOneShot",
+    "NasBench1Shot1OneShot",
+    "NasBench101Network",
     "NasBench201Network",
     "NasBench201OneShot",
     "NetworkFamily",

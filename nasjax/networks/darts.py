@@ -27,11 +27,11 @@ from nasjax.networks.operations import (
     SeparableConv,
 )
 from nasjax.networks.pooling import max_pool_3x3
-from nasjax.networks.stages import check_mixture, run_cells
+from nasjax.networks.stages import check_mixture, pad_channels, run_cells, widen_blocks
 from nasjax.spaces.base import host_genotype
 from nasjax.spaces.darts import BOUNDS
 from nasjax.spaces.darts_strings import OPERATIONS
-from nasjax.types import Images, PyTree, Weights
+from nasjax.types import Images, Weights
 
 NUM_NODES = 4
 NORMAL, REDUCTION = 0, 1
@@ -191,17 +191,18 @@ class DartsOneShot(nn.Module):
         wide = 4 * cell.features
         width = max(wide, *(state.shape[-1] for state in states))
         widths = [state.shape[-1] for state in states] + [wide] * len(names)
+        preprocess = ("preprocess_0", "preprocess_1")
         cells = [
-            _widen_preprocess(self.get_variable("params", name), width, self.config)
+            widen_blocks(self.get_variable("params", name), preprocess, width, self.config)
             for name in names
         ]
 
         def step(states, params, kind):
             variables = {"params": params}
             out = cell.apply(variables, operations[kind], inputs[kind], *states)
-            return states[1], _pad_channels(out, width)
+            return states[1], pad_channels(out, width)
 
-        states = tuple(_pad_channels(state, width) for state in states)
+        states = tuple(pad_channels(state, width) for state in states)
         states = run_cells(step, states, cells, kinds, mixture=self.mixture)
         return tuple(s[..., :w] for s, w in zip(states, widths[-2:], strict=True))
 
@@ -318,20 +319,3 @@ def _stages(channels: int, num_cells: int) -> list[tuple[int, list[int], int]]:
             stages.append((features, [], position))
         stages[-1][1].append(REDUCTION if is_reduction else NORMAL)
     return stages
-
-
-def _pad_channels(x: Images, width: int) -> Images:
-    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])))
-
-
-def _widen_preprocess(params: PyTree, width: int, config: LayerConfig) -> PyTree:
-    """Cell parameters whose preprocessing takes ``width`` channels, the further ones ignored."""
-    params = dict(params)
-    for name in ("preprocess_0", "preprocess_1"):
-        kernel = params[name]["conv"]["kernel"]
-        channels = kernel.shape[2]
-        padded = jnp.pad(kernel, ((0, 0), (0, 0), (0, width - channels), (0, 0)))
-        # The layer scales its output by its fan-in, which is not the true one when padded.
-        kernel = padded * (config.output_scale(kernel.shape) / config.output_scale(padded.shape))
-        params[name] = {**params[name], "conv": {"kernel": kernel}}
-    return params

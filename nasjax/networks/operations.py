@@ -70,6 +70,26 @@ class ReluConvNorm(nn.Module):
         return Normalization(self.config, name="norm")(x)
 
 
+class ConvNormRelu(nn.Module):
+    """Convolution, normalisation, ReLU.
+
+    Attributes:
+      features: output channels.
+      size: side of the kernel.
+      config: initialisation and normalisation.
+    """
+
+    features: int
+    size: int
+    config: LayerConfig = LayerConfig()
+
+    @nn.compact
+    def __call__(self, x: Images) -> Images:
+        """Maps ``[batch, height, width, channels]`` to ``features`` channels."""
+        x = Conv2D(self.features, self.size, 1, self.config, name="conv")(x)
+        return relu(Normalization(self.config, name="norm")(x))
+
+
 class SeparableConv(nn.Module):
     """ReLU, depthwise and 1x1 convolution, normalisation; ``repeats`` times.
 

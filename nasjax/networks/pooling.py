@@ -1,4 +1,4 @@
-"""Pools of size 3 as shifted maxima and sums, with one tie rule everywhere.
+"""Pools as shifted maxima and sums, with one tie rule everywhere.
 
 Where several inputs of a window are the maximum, the derivative goes to the first in row-major
 order, as in XLA's and PyTorch's pools. The rule matters: two max-pools in a row have exact ties,
@@ -32,6 +32,19 @@ def max_pool_3x3(
     return _first_maximum(*(rows[:, shift : shift + height : stride] for shift in range(3)))
 
 
+def max_pool_2x2(x: Images) -> Float[Array, "batch half_height half_width channels"]:
+    """Maximum over 2x2 windows that do not overlap.
+
+    Args:
+      x: ``[batch, height, width, channels]``, height and width even.
+
+    Returns:
+      ``[batch, height / 2, width / 2, channels]``.
+    """
+    rows = _maximum(x[:, :, ::2], x[:, :, 1::2])
+    return _maximum(rows[:, ::2], rows[:, 1::2])
+
+
 def avg_pool_3x3(
     x: Images, *, stride: int = 1
 ) -> Float[Array, "batch out_height out_width channels"]:
@@ -53,8 +66,12 @@ def avg_pool_3x3(
 
 
 def _first_maximum(a, b, c):
-    top = jnp.where(b > a, b, a)
-    return jnp.where(c > top, c, top)
+    return _maximum(_maximum(a, b), c)
+
+
+def _maximum(a, b):
+    """The larger; the first where they are equal."""
+    return jnp.where(b > a, b, a)
 
 
 def _window_counts(length: int) -> np.ndarray:

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from nasjax.errors import unknown_name
+from nasjax.networks.layers import LayerConfig
 from nasjax.networks.mixed_operation import stack_trees
-from nasjax.types import PyTree
+from nasjax.types import Images, PyTree
 
 MIXTURES = {
     "drawn": "one-hot weights; only the drawn operations are differentiated, cells in a loop",
@@ -54,3 +55,31 @@ def run_cells(
     # 2.1 s a step against 2.5 s).
     step = jax.checkpoint(step, prevent_cse=False)
     return lax.scan(lambda carry, cell: (step(carry, *cell), None), carry, (stacked, kinds))[0]
+
+
+def pad_channels(x: Images, width: int) -> Images:
+    """The image with channels of zeros behind its own, ``width`` in all."""
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])))
+
+
+def widen_blocks(params: PyTree, names: Sequence[str], width: int, config: LayerConfig) -> PyTree:
+    """Cell parameters whose convolution blocks take ``width`` channels, the further ones ignored.
+
+    Args:
+      params: of a cell.
+      names: of the blocks in it; each has its kernel under ``conv``.
+      width: channels, at least those that the kernels take.
+      config: initialisation, which may scale a layer's output by its fan-in.
+
+    Returns:
+      ``params`` with other kernels: on images that ``pad_channels`` widened, the same outputs.
+    """
+    params = dict(params)
+    for name in names:
+        kernel = params[name]["conv"]["kernel"]
+        channels = kernel.shape[2]
+        padded = jnp.pad(kernel, ((0, 0), (0, 0), (0, width - channels), (0, 0)))
+        # The layer scales its output by its fan-in, which is not the true one when padded.
+        kernel = padded * (config.output_scale(kernel.shape) / config.output_scale(padded.shape))
+        params[name] = {**params[name], "conv": {"kernel": kernel}}
+    return params

@@ -33,6 +33,8 @@ from nasjax.search import (
     zero_logits,
 )
 from nasjax.spaces import Space, get_space
+from nasjax.spaces.nasbench1shot1 import NUM_PARENTS, to_nasbench101
+from nasjax.spaces.nasbench101 import NASBENCH101, official_hash
 from nasjax.spaces.nasbench201 import official_index
 
 IMAGE_SIZE = 32
@@ -48,7 +50,7 @@ class SpaceDefaults(NamedTuple):
       steps: ``T``.
       batch_size: ``b``.
       channels: of the first stage.
-      cells: of the one-shot network; a stage in NAS-Bench-201, in all in DARTS.
+      cells: of the one-shot network; a stage, but in DARTS in all.
       nu_mode: ``"fixed"`` or ``"adaptive"``.
       nu: ``nu_0`` of the adaptive constraint.
       nu_scale: factor on the estimate of the fixed constraint.
@@ -65,6 +67,16 @@ class SpaceDefaults(NamedTuple):
     mu: float
 
 
+_NASBENCH1SHOT1 = SpaceDefaults(
+    steps=100,
+    batch_size=64,
+    channels=16,
+    cells=3,
+    nu_mode="adaptive",
+    nu=1000.0,
+    nu_scale=1.0,
+    mu=1.0,
+)
 DEFAULTS = {
     "darts": SpaceDefaults(
         steps=100,
@@ -86,10 +98,13 @@ DEFAULTS = {
         nu_scale=2.0,
         mu=2.0,
     ),
+    **dict.fromkeys(NUM_PARENTS, _NASBENCH1SHOT1),
 }
-"""DARTS: NASI sec. 5.2 (NASI-ADA). NAS-Bench-201: the paper gives no settings. These were chosen by
-the accuracies that they lead to over 8 seeds (benchmarks/README.md); with the benchmark's five
-cells a stage the trace norm spans five orders of magnitude and the few largest decide."""
+"""DARTS: NASI sec. 5.2 (NASI-ADA). NAS-Bench-1Shot1: NASI sec. 5.1 for nu and mu; channels and
+cells are those of the original one-shot networks. NAS-Bench-201: the paper gives no settings. These
+were chosen by the accuracies that they lead to over 8 seeds (benchmarks/README.md); with the
+benchmark's five cells a stage the trace norm spans five orders of magnitude and the few largest
+decide."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +148,11 @@ class NasiSettings:
 
     def __post_init__(self):
         """Fills in the space's defaults and checks every value."""
+        if self.space == NASBENCH101.name:
+            raise InputError(
+                f"--space: must have a one-shot network, got {self.space}. Search one of its "
+                f"parts: {', '.join(NUM_PARENTS)}."
+            )
         if self.space not in DEFAULTS:
             raise unknown_name("--space", "space", self.space, DEFAULTS)
         defaults = DEFAULTS[self.space]._asdict()
@@ -400,6 +420,8 @@ def _finish(settings, dataset, folder: RunFolder, state, table, num_run: int) ->
     }
     if settings.space == "nasbench201":
         record["official_index"] = official_index(genotype)
+    if settings.space in NUM_PARENTS:
+        record["official_hash"] = official_hash(to_nasbench101(settings.space, genotype))
     if table is not None:
         record["accuracies"] = table.lookup(genotype)._asdict()
     folder.write_arrays("logits.npz", logits)

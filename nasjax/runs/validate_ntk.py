@@ -21,6 +21,7 @@ from nasjax.runs.validation_measures import (
     widths,
 )
 from nasjax.runs.validation_summary import as_csv, summarise
+from nasjax.spaces.nasbench1shot1 import NUM_PARENTS
 
 
 class ValidationDefaults(NamedTuple):
@@ -28,7 +29,7 @@ class ValidationDefaults(NamedTuple):
 
     Attributes:
       channels: of the first stage; in ``mlp`` the width of the hidden layers.
-      cells: a stage in NAS-Bench-201, in all in DARTS; in ``mlp`` the layers of weights.
+      cells: a stage, but in DARTS in all; in ``mlp`` the layers of weights.
       initialization: of all layers.
       widths: compared with infinite width.
     """
@@ -43,8 +44,10 @@ VALIDATION_DEFAULTS = {
     "darts": ValidationDefaults(8, 1, "lecun", ()),
     "mlp": ValidationDefaults(256, 10, "ntk", (64, 256, 1024)),
     "nasbench201": ValidationDefaults(8, 1, "lecun", (8, 16, 32)),
+    **dict.fromkeys(NUM_PARENTS, ValidationDefaults(8, 1, "lecun", ())),
 }
-"""The spaces that are compared in. There are no kernels of infinite width for DARTS cells."""
+"""The spaces that are compared in. There are no kernels of infinite width for cells of DARTS and of
+NAS-Bench-1Shot1."""
 
 _NUM_INFINITE = 20
 
@@ -60,7 +63,7 @@ class ValidationSettings:
       batch_sizes: examples of the approximations; the largest is also that of the exact trace norm.
       channels: of the first stage; in ``mlp`` the width of the hidden layers. None takes the
         space's default, like every None.
-      cells: a stage in NAS-Bench-201, in all in DARTS; in ``mlp`` the layers of weights.
+      cells: a stage, but in DARTS in all; in ``mlp`` the layers of weights.
       seed: of everything random.
       initialization: a key of ``networks.INITIALIZATIONS``, in ``mlp`` of ``MLP_INITIALIZATIONS``.
       normalization: a key of ``networks.NORMALIZATIONS``, in ``mlp`` ``"none"``. With ``"batch"``

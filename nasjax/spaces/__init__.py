@@ -4,9 +4,13 @@ from nasjax.errors import unknown_name
 from nasjax.spaces.base import CellGraph, Space
 from nasjax.spaces.darts import DARTS
 from nasjax.spaces.mlp import MLP, mlp_space, split_genotype
+from nasjax.spaces.nasbench1shot1 import NASBENCH1SHOT1
+from nasjax.spaces.nasbench101 import NASBENCH101
 from nasjax.spaces.nasbench201 import NASBENCH201
 
-SPACES: dict[str, Space] = {space.name: space for space in (DARTS, MLP, NASBENCH201)}
+SPACES: dict[str, Space] = {
+    space.name: space for space in (DARTS, MLP, NASBENCH101, *NASBENCH1SHOT1, NASBENCH201)
+}
 """Every space by name."""
 
 __all__ = ["SPACES", "CellGraph", "Space", "get_space", "mlp_space", "split_genotype"]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int32
@@ -27,6 +29,8 @@ class CellGraph(NamedTuple):
       output: the node that leaves the cell.
       edges: ``(source, target, label)``, several between the same two nodes where the cell has
         several; the label is the operation, or empty where an edge only passes its input on.
+      node_operations: ``(node, operation)`` where operations stand at nodes: what the node does to
+        the sum of its inputs. Edges have no labels then.
     """
 
     name: str
@@ -34,6 +38,7 @@ class CellGraph(NamedTuple):
     nodes: tuple[str, ...]
     output: str
     edges: tuple[tuple[str, str, str], ...]
+    node_operations: tuple[tuple[str, str], ...] = ()
 
 
 class SampleFn(Protocol):
@@ -156,6 +161,27 @@ class Space(NamedTuple):
     from_string: FromStringFn
     all_genotypes: AllGenotypesFn
     describe: DescribeFn
+
+
+def change_one_number(key: Key, genotype: Genotype, bounds: np.ndarray) -> Genotype:
+    """Another value at one position, uniform over all such genotypes.
+
+    Args:
+      key: random key.
+      genotype: ``[length]``.
+      bounds: how many values each position may take.
+
+    Returns:
+      ``[length]`` int32, different in exactly one number.
+    """
+    # A neighbour is a position and a step from 1 below its bound.
+    places = np.repeat(np.arange(len(bounds)), bounds - 1)
+    steps = np.concatenate([np.arange(1, bound) for bound in bounds])
+    drawn = jax.random.randint(key, (), 0, len(places))
+    place, step = jnp.asarray(places)[drawn], jnp.asarray(steps, jnp.int32)[drawn]
+    genotype = jnp.asarray(genotype, jnp.int32)
+    bound = jnp.asarray(bounds, jnp.int32)[place]
+    return genotype.at[place].set((genotype[place] + step) % bound)
 
 
 def host_genotype(where: str, genotype: Genotype, bounds: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from nasjax.errors import InputError
 from nasjax.spaces.base import (
     CellGraph,
     Space,
+    change_one_number,
     check_text,
     excerpt,
     host_genotype,
@@ -93,14 +94,7 @@ def mlp_space(depth: int) -> Space:
 
     def mutate(key: Key, genotype: Int32[Array, " decisions"]) -> Int32[Array, " decisions"]:
         """Another activation, or a skip more or less: uniform over all such neighbours."""
-        # A neighbour is a place and a step from 1 below its bound.
-        places = np.repeat(np.arange(len(bounds)), bounds - 1)
-        steps = np.concatenate([np.arange(1, bound) for bound in bounds])
-        drawn = jax.random.randint(key, (), 0, len(places))
-        place, step = jnp.asarray(places)[drawn], jnp.asarray(steps, jnp.int32)[drawn]
-        genotype = jnp.asarray(genotype, jnp.int32)
-        bound = jnp.asarray(bounds, jnp.int32)[place]
-        return genotype.at[place].set((genotype[place] + step) % bound)
+        return change_one_number(key, genotype, bounds)
 
     def one_hot(genotype: Int32[Array, " decisions"]) -> dict[str, Float[Array, "layers choices"]]:
         """``activations`` ``[depth - 1, 5]`` and ``skips`` ``[depth - 2, 2]``, float32."""

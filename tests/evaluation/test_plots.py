@@ -47,6 +47,31 @@ def test_svg_holds_every_node_edge_and_label(tmp_path):
         assert text.count(f"<!-- {label} -->") == labels.count(label) + 1
 
 
+def test_operations_at_nodes_stand_in_their_boxes(tmp_path):
+    graph = CellGraph(
+        "module",
+        ("input",),
+        ("input", "1", "2", "output"),
+        "output",
+        (("input", "1", ""), ("1", "2", ""), ("2", "output", ""), ("input", "2", "")),
+        (("1", "conv3x3-bn-relu"), ("2", "maxpool3x3")),
+    )
+    (svg,) = draw_cells([graph], tmp_path / "module", formats=("svg",))
+    text = svg.read_text()
+    for name in ("input", "1: conv3x3-bn-relu", "2: maxpool3x3", "output"):
+        assert text.count(f"<!-- {name} -->") == 1
+    # A plain edge is no identity here: the input is projected.
+    assert "passed on as it is" not in text
+    styles = {
+        element.get("id"): element[0].get("style")
+        for element in ElementTree.parse(svg).iter()
+        if (element.get("id") or "").startswith("module-node-")
+    }
+    borders = [styles[f"module-node-{number}"].lower() for number in range(4)]
+    assert ["stroke-dasharray" in border for border in borders] == [False, False, True, False]
+    assert "#0072b2" in borders[1]
+
+
 def test_cell_without_edges(tmp_path):
     graphs = get_space("nasbench201").describe(np.zeros(6, int))
     (svg,) = draw_cells(graphs, tmp_path / "cell.svg", formats=("svg",))
@@ -78,11 +103,14 @@ def test_equal_input_gives_equal_files_and_leaves_nothing_else(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-@pytest.mark.parametrize("name", ["darts", "nasbench201"])
+@pytest.mark.parametrize("name", ["darts", "nasbench101", "nasbench201"])
 @pytest.mark.parametrize("seed", range(6))
 def test_boxes_and_labels_keep_apart(name, seed):
     for graph in _graphs(name, seed):
-        layout = lay_out_cell(graph, label_width=LABEL_WIDTH)
+        box_widths = {node: 1.2 for node, _ in graph.node_operations}
+        layout = lay_out_cell(graph, label_width=LABEL_WIDTH, box_widths=box_widths)
+        for node, box in layout.boxes.items():
+            assert box.width == box_widths.get(node, BOX_WIDTH)
         rectangles = [(b.x, b.y, b.width, b.height) for b in layout.boxes.values()]
         rectangles += [
             (*curve.label_at, LABEL_WIDTH, LABEL_HEIGHT)

@@ -36,7 +36,9 @@ DARTS_V2 = (
     "('skip_connect', 2), ('skip_connect', 2), ('max_pool_3x3', 1)], reduce_concat=[2, 3, 4, 5])"
 )
 # DARTS with three cells has a normal cell, then two reduction cells: every kind of stage.
-NUM_CELLS = {"nasbench201": 1, "darts": 3}
+NUM_CELLS = {"nasbench201": 1, "darts": 3, "nasbench1shot1_1": 2}
+# The static networks of NAS-Bench-1Shot1 are NAS-Bench-101's, which are others.
+SHARED = ["darts", "nasbench201"]
 
 
 # --- networks in float64 ------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def _genotypes(space, number):
 
 def _static_cases():
     """Only ``"ntk"`` changes the forward pass: the other three differ in their weights alone."""
-    for space_name in sorted(NUM_CELLS):
+    for space_name in SHARED:
         for initialization in sorted(INITIALIZATIONS):
             marks = [] if initialization == "ntk" else [pytest.mark.slow]
             yield pytest.param(space_name, initialization, marks=marks)

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 from tolerances import assert_close
 
-from nasjax.networks.pooling import avg_pool_3x3, max_pool_3x3
+from nasjax.networks.pooling import avg_pool_3x3, max_pool_2x2, max_pool_3x3
 
 SHAPES = [(7, 5), (6, 6), (1, 4), (2, 1)]
 
@@ -82,6 +82,21 @@ def test_two_max_pools_in_a_row_share_out_ties_as_xla_does(float64):
         return jax.grad(lambda x: jnp.vdot(pool(pool(x)), ct))(x)
 
     assert_close(gradient(max_pool_3x3), gradient(lambda x: _xla_max_pool(x, 1)))
+
+
+@pytest.mark.parametrize("num_values", [None, 2])
+def test_max_pool_2x2(float64, num_values):
+    x = _images(6, 4, num_values=num_values)
+    ct = np.random.default_rng(0).normal(size=(2, 3, 2, 2))
+    expected, expected_ct = np.full(ct.shape, np.nan), np.zeros(x.shape)
+    for n, i, j, c in np.ndindex(ct.shape):
+        window = x[n, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2, c]
+        row, column = divmod(int(window.argmax()), 2)  # the first in row-major order
+        expected[n, i, j, c] = window[row, column]
+        expected_ct[n, 2 * i + row, 2 * j + column, c] = ct[n, i, j, c]
+    y, vjp = jax.vjp(max_pool_2x2, jnp.asarray(x))
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(vjp(jnp.asarray(ct))[0], expected_ct)
 
 
 def test_max_pool_in_forward_mode_is_the_transpose(float64):

@@ -15,6 +15,8 @@ from nasjax.errors import InputError
 from nasjax.evaluation import load_nasbench201_table
 from nasjax.runs import NasiSettings, run_nasi
 from nasjax.spaces import get_space
+from nasjax.spaces.nasbench1shot1 import to_nasbench101
+from nasjax.spaces.nasbench101 import official_hash
 
 TINY = {"channels": 2, "cells": 1, "batch_size": 4, "steps": 4}
 RESULTS = ["logits.npz", "history.jsonl", "cells.svg", "cells.png"]
@@ -172,6 +174,7 @@ def test_a_search_without_a_living_network_has_no_winner(tmp_path, monkeypatch):
     ("change", "message"),
     [
         ({"space": "dart"}, "Did you mean 'darts'"),
+        ({"space": "nasbench101"}, "must have a one-shot network, got nasbench101. Search one of"),
         ({"nu_mode": "fix"}, "Did you mean 'fixed'"),
         ({"labels": "tru"}, "Did you mean 'true'"),
         ({"initialization": "lecunn"}, "Did you mean 'lecun'"),
@@ -206,6 +209,34 @@ def test_space_defaults_are_the_papers():
     assert NasiSettings(space="darts", nu_mode="fixed", nu=100.0).nu == 100.0
     fixed = NasiSettings(space="darts", nu_mode="fixed")
     assert (fixed.nu, fixed.nu_scale) == (None, 1.0)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_defaults_of_nasbench1shot1_are_the_papers(number):
+    settings = NasiSettings(space=f"nasbench1shot1_{number}")
+    assert (settings.nu, settings.nu_mode, settings.mu) == (1000.0, "adaptive", 1.0)
+    assert (settings.steps, settings.batch_size) == (100, 64)
+    assert settings.run_name() == f"nasi-nasbench1shot1_{number}-random-seed0"
+
+
+def test_nasbench1shot1_run_selects_a_cell_of_the_benchmark(tmp_path):
+    name = "nasbench1shot1_1"
+    settings = NasiSettings(**{**TINY, "space": name, "steps": 3})
+    result = run_nasi(settings, tmp_path)
+    record = json.loads((tmp_path / "architecture.json").read_text())
+    space = get_space(name)
+    with np.load(tmp_path / "logits.npz") as logits:
+        assert sorted(logits) == ["operations", "parents"]
+        np.testing.assert_array_equal(space.select(dict(logits)), result.genotype)
+    assert record["architecture"] == space.to_string(result.genotype)
+    converted = to_nasbench101(name, result.genotype)
+    assert record["official_hash"] == official_hash(converted)
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["is_finite"] for line in lines] == [True] * 3
+    assert lines[0]["nu"] == 1000.0
+    bounds = space.decisions["parents"].sum(axis=-1)
+    assert all((np.array(line["drawn"]["parents"]) < bounds).all() for line in lines)
+    assert (tmp_path / "cells.svg").exists()
 
 
 def test_batch_larger_than_the_data(tmp_path):

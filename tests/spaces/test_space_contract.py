@@ -10,8 +10,23 @@ import pytest
 from nasjax.errors import InputError
 from nasjax.spaces import SPACES, CellGraph, get_space
 
-NUM_NEIGHBOURS = {"darts": 96 + 24, "mlp": 9 * 4 + 8, "nasbench201": 24}
-SIZES = {"darts": 180**2 * 7**16, "mlp": 5**9 * 2**8, "nasbench201": 5**6}
+NUM_NEIGHBOURS = {
+    "darts": 96 + 24,
+    "mlp": 9 * 4 + 8,
+    "nasbench1shot1_1": 4 * 2 + 2 + 5 + 9,
+    "nasbench1shot1_2": 4 * 2 + 1 + 2 + 5 + 9,
+    "nasbench1shot1_3": 5 * 2 + 1 + 2 + 5 + 9 + 14,
+    "nasbench201": 24,
+}
+SIZES = {
+    "darts": 180**2 * 7**16,
+    "mlp": 5**9 * 2**8,
+    "nasbench101": 1_538_083 * 3**5,
+    "nasbench1shot1_1": 3 * 6 * 10 * 3**4,
+    "nasbench1shot1_2": 2 * 3 * 6 * 10 * 3**4,
+    "nasbench1shot1_3": 2 * 3 * 6 * 10 * 15 * 3**5,
+    "nasbench201": 5**6,
+}
 BAD_TEXTS = [
     "",
     "   ",
@@ -46,7 +61,7 @@ def genotypes(space):
 
 
 def test_registry_and_unknown_name():
-    assert sorted(SPACES) == ["darts", "mlp", "nasbench201"]
+    assert sorted(SPACES) == sorted(SIZES)
     assert all(get_space(name) is space and space.name == name for name, space in SPACES.items())
     with pytest.raises(InputError, match="unknown space 'dart'. Did you mean 'darts'"):
         get_space("dart")
@@ -78,16 +93,32 @@ def test_sample_draws_valid_genotypes(space, genotypes):
         assert space.canonical(genotype).dtype == np.int32
 
 
+def _num_neighbours(space, genotype):
+    """Of this genotype: where only some are valid, those that the space can read."""
+    if space.name != "nasbench101":
+        return NUM_NEIGHBOURS[space.name]
+    number = 5 * 2
+    for edge in range(21):
+        neighbour = np.array(genotype)
+        neighbour[edge] = 1 - neighbour[edge]
+        try:
+            number += space.is_connected(neighbour)
+        except InputError:
+            continue
+    return number
+
+
 def test_mutate_is_uniform_over_all_neighbours(space):
-    num_draws = 100 * NUM_NEIGHBOURS[space.name]
     genotype = space.sample(jax.random.key(3))
+    num_neighbours = _num_neighbours(space, genotype)
+    num_draws = 100 * num_neighbours
     keys = jax.random.split(jax.random.key(4), num_draws)
     mutants = jax.jit(jax.vmap(space.mutate, in_axes=(0, None)))(keys, genotype)
     assert mutants.dtype == np.int32
     changed = (np.asarray(mutants) != np.asarray(genotype)).reshape(num_draws, -1).sum(axis=1)
     np.testing.assert_array_equal(changed, 1)
     _, counts = np.unique(np.asarray(mutants), axis=0, return_counts=True)
-    assert len(counts) == NUM_NEIGHBOURS[space.name]
+    assert len(counts) == num_neighbours
     # Multinomial counts of mean 100: five standard errors.
     assert np.abs(counts - 100).max() < 50
     # Chi-squared has mean n - 1 and standard deviation sqrt(2 (n - 1)).
@@ -175,7 +206,11 @@ def test_describe_lists_graphs_in_topological_order(space, genotypes):
             assert graph.output == graph.nodes[-1]
             for source, target, label in graph.edges:
                 assert graph.nodes.index(source) < graph.nodes.index(target)
-                assert label in space.operations or (label == "" and target == graph.output)
+                has_none = target == graph.output or graph.node_operations
+                assert label in space.operations or (label == "" and has_none)
+            for node, operation in graph.node_operations:
+                assert node in graph.nodes
+                assert operation in space.operations
 
 
 def test_import_computes_nothing():
