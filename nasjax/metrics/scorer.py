@@ -16,12 +16,13 @@ from nasjax.metrics.score import (
     check_batch,
     check_metrics,
     evaluate,
+    needed_statistics,
     with_batch,
 )
-from nasjax.metrics.space_networks import scored_network, shared_params
+from nasjax.metrics.space_networks import SHARED, scored_network, shared_params
 from nasjax.metrics.statistics import COUPLED, statistics
 from nasjax.metrics.walk import WALKED, walk_statistics
-from nasjax.networks import LayerConfig, static_network
+from nasjax.networks import NETWORKS, LayerConfig, init_params, static_network
 from nasjax.spaces import Space
 from nasjax.spaces.nasbench201 import prune
 
@@ -58,7 +59,9 @@ def space_scorer(
 
     Weights are drawn once, for every operation of every edge, and shared by all architectures, so
     that scores differ by architecture alone. Operations that no path from input to output takes
-    are left out.
+    are left out. Only in spaces of NAS-Bench-101 the static networks are no parts of a one-shot
+    network: there ``"program"`` scores the one-shot network of ``nasbench1shot1``, and
+    ``"autodiff"`` the static network with weights of its own.
 
     Args:
       space: the space.
@@ -86,9 +89,12 @@ def space_scorer(
         raise unknown_name(where, "engine", engine, ENGINES)
     network = dict(network or {})
     shares = _shares(space, needed_statistics(metrics), network, coupling, engine)
-    params = shared_params(space, jax.random.key(seed), x, **network)
+    key = jax.random.key(seed)
     settings = {"coupling": coupling, "num_parts": num_parts}
-    program = space_program(space, params, x, y, shares["program"], **settings, **network)
+    params = program = None
+    if space.name in SHARED or shares["program"]:
+        params = shared_params(space, key, x, **network)
+        program = space_program(space, params, x, y, shares["program"], **settings, **network)
 
     def score(genotype: np.ndarray) -> Scores:
         genotype = prune(genotype) if space.name == "nasbench201" else np.asarray(genotype)
@@ -102,8 +108,12 @@ def space_scorer(
             found |= program(genotype)
         if shares["autodiff"]:
             module = static_network(space.name, genotype, **network)
-            used = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
-            scored = scored_network(space.name, genotype, _part(params, used), **network)
+            if space.name in SHARED:
+                used = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
+                own = _part(params, used)
+            else:
+                own = init_params(key, module, x)
+            scored = scored_network(space.name, genotype, own, **network)
             found |= statistics(scored, x, y, shares["autodiff"], **settings)
         return evaluate(metrics, with_batch(found, x, y))
 
@@ -117,6 +127,9 @@ def _shares(space, names, network, coupling, engine) -> dict[str, tuple[str, ...
         "program": PROGRAMMED,
         "autodiff": names,
     }
+    if space.name not in SHARED:  # one kind of network for all metrics, not some of each
+        is_whole = NETWORKS[space.name].one_shot is not None and set(names) <= PROGRAMMED
+        has["program"] = names if is_whole else ()
     shares, rest = dict.fromkeys(has, ()), names
     for name in has if engine == "auto" else (engine,):
         shares[name] = tuple(need for need in rest if need in has[name])

@@ -14,6 +14,8 @@ from nasjax.spaces import Space
 from nasjax.types import Key, PyTree, Weights
 
 _CONFIGS = ("config", "cell_config", "reduction_config")
+SHARED = frozenset(("darts", "mlp", "nasbench201"))
+"""Spaces whose static networks have parameters of the one-shot network, under the same names."""
 
 
 def scored_network(

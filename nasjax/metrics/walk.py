@@ -16,7 +16,7 @@ import optax
 from jax import Array, lax
 
 from nasjax.metrics import conv_rule as rule
-from nasjax.metrics.plan import IMAGES, PLAIN, Plan
+from nasjax.metrics.plan import IMAGES, PLAIN, Plan, Step
 from nasjax.metrics.statistics import Activations, Fisher, LayerSums, split_sums
 from nasjax.types import PyTree
 
@@ -69,16 +69,18 @@ def _sum(total: Array | None, more: Array) -> Array:
     return more if total is None else total + more
 
 
+def _new_sum(total: Array | None, more: Array) -> Array | None:
+    """None for ``more`` itself, which the program gives already: it is not to be copied."""
+    return None if total is None else total + more
+
+
 @partial(jax.jit, static_argnums=0)
 def _conv(block, params, x, total):
     saved = rule.forward(block, params, x)
-    return _sum(total, saved.z), saved
+    return _new_sum(total, saved.z), saved
 
 
-@jax.jit
-def _normalize(x):
-    saved = rule.normalize(x)
-    return saved.z, saved
+_normalize = jax.jit(rule.normalize)
 
 
 @jax.jit
@@ -87,8 +89,17 @@ def _affine(params, x, total):
 
 
 @partial(jax.jit, static_argnums=0)
-def _plain(kind, x, total):
+def _plain_added(kind, x, total):
     return _sum(total, PLAIN[kind](x))
+
+
+def _plain(kind, x, total):
+    return x if _is_same(kind, total) else _plain_added(kind, x, total)
+
+
+def _is_same(kind: str, total: Array | None) -> bool:
+    """Whether a step passes its input on and no more, so that nothing is to be computed."""
+    return kind == "skip" and total is None
 
 
 def _logits(params, x):
@@ -125,9 +136,9 @@ def _add_kernels(kernels: Array, gradients: Array) -> Array:
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _conv_back(block, wants, is_input_asked, params, x, saved, g, total, kernels):
-    # Computed once: every reader would compute it anew.
-    gy = lax.optimization_barrier(rule.unnormalized(saved, g))
-    size, first = params["kernel"].shape[0], int(wants.has_loss)
+    gy, size, first = rule.unnormalized(saved, g), params["kernel"].shape[0], int(wants.has_loss)
+    if size > 1:  # or every reader computes it anew
+        gy = lax.optimization_barrier(gy)
     gradient = sums = fisher = None
     of_examples = gy[first : first + wants.num_kernels] if wants.num_kernels else None
     if wants.is_gradient or wants.num_kernels:
@@ -167,9 +178,13 @@ def _affine_back(wants, params, x, g, kernels):
 
 
 @partial(jax.jit, static_argnums=0)
-def _plain_back(kind, x, g, total):
+def _plain_back_added(kind, x, g, total):
     back = jax.vjp(PLAIN[kind], x)[1]
     return _sum(total, jax.vmap(lambda one: back(one)[0])(g))
+
+
+def _plain_back(kind, x, g, total):
+    return g if _is_same(kind, total) else _plain_back_added(kind, x, g, total)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -197,13 +212,10 @@ def _classify_back(wants, params, x, logits, g, kernels):
 @partial(jax.jit, static_argnums=0)
 def _conv_tangent(block, params, x, x_tangent, saved, total):
     tangent = rule.forward_tangent(block, params, x, x_tangent, saved)
-    return _sum(total, tangent.z), tangent
+    return _new_sum(total, tangent.z), tangent
 
 
-@jax.jit
-def _normalize_tangent(saved, moved):
-    tangent = rule.normalize_tangent(saved, moved)
-    return tangent.z, tangent
+_normalize_tangent = jax.jit(rule.normalize_tangent)
 
 
 @jax.jit
@@ -212,8 +224,12 @@ def _scaled(params, moved, total):
 
 
 @partial(jax.jit, static_argnums=0)
-def _plain_tangent(kind, x, moved, total):
+def _plain_tangent_added(kind, x, moved, total):
     return _sum(total, jax.jvp(PLAIN[kind], (x,), (moved,))[1])
+
+
+def _plain_tangent(kind, x, moved, total):
+    return moved if _is_same(kind, total) else _plain_tangent_added(kind, x, moved, total)
 
 
 @jax.jit
@@ -230,20 +246,30 @@ def _classify_tangent(params, x, moved, y, gradient):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _conv_tangent_back(block, is_input_asked, *arguments):
-    *arguments, total = arguments
-    moved, product = rule.backward_tangent(block, *arguments, is_input_asked=is_input_asked)
+def _conv_tangent_back(
+    block, is_input_asked, params, x, x_tangent, saved, tangent, g, g_tangent, gradient, total
+):
+    moved, product = rule.backward_tangent(
+        *(block, params, x, x_tangent, saved, tangent, g[0], g_tangent, gradient),
+        is_input_asked=is_input_asked,
+    )
     return _sum(total, moved) if is_input_asked else total, product
 
 
 @jax.jit
 def _normalize_tangent_back(saved, tangent, g, g_tangent):
-    return rule.unnormalized_tangent(saved, tangent, g, g_tangent)[1]
+    return rule.unnormalized_tangent(saved, tangent, g[0], g_tangent)[1]
 
 
 @partial(jax.jit, static_argnums=0)
-def _plain_tangent_back(kind, x, g_tangent, total):
+def _plain_tangent_back_added(kind, x, g_tangent, total):
     return _sum(total, jax.vjp(PLAIN[kind], x)[1](g_tangent)[0])
+
+
+def _plain_tangent_back(kind, x, g_tangent, total):
+    return (
+        g_tangent if _is_same(kind, total) else _plain_tangent_back_added(kind, x, g_tangent, total)
+    )
 
 
 def _loss(logits, y):
@@ -254,42 +280,95 @@ def _loss(logits, y):
 
 
 class _Forward(NamedTuple):
-    """A pass forward: values and what layers saved, by number of value and place of step."""
+    """A pass forward, by number of value and place of step.
+
+    Attributes:
+      values: all of them.
+      saved: what layers keep for the way back.
+      moved: how values move along the weights; empty if that was not asked for.
+      tangents: what layers keep of that.
+    """
 
     values: dict[int, Array]
     saved: dict[int, rule.Saved]
+    moved: dict[int, Array]
+    tangents: dict[int, rule.Tangent]
 
 
-def _walk_forward(plan: Plan, params, x: Array) -> _Forward:
-    values, saved = {IMAGES: x}, {}
+class _Back(NamedTuple):
+    """A pass back.
+
+    Attributes:
+      kernels: ``[kernels, batch, batch]``, of layers and of what normalises.
+      seen: what layers gave, by place of step.
+      input_cotangents: ``[cotangents, batch, ...]``, or None.
+      product: the sum of ``theta H g``, or None.
+    """
+
+    kernels: tuple[Array, Array]
+    seen: dict[int, _Seen]
+    input_cotangents: Array | None
+    product: Array | None
+
+
+def _walk_forward(plan: Plan, params, x: Array, *, is_moved: bool = False) -> _Forward:
+    run = _Forward({IMAGES: x}, {}, {}, {})
     for place, step in enumerate(plan.steps):
-        source, total = values[step.source], values.get(step.target)
+        source, total = run.values[step.source], run.values.get(step.target)
         weights = _at(params, step.path)
         if step.kind == "conv":
-            value, saved[place] = _conv(step.block, weights, source, total)
+            value, saved = _conv(step.block, weights, source, total)
+            run.saved[place], value = saved, saved.z if value is None else value
         elif step.kind == "normalize":
-            value, saved[place] = _normalize(source)
+            run.saved[place] = _normalize(source)
+            value = run.saved[place].z
         elif step.kind == "affine":
             value = _affine(weights, source, total)
         elif step.kind == "classify":
             value = _classify(weights, source)
         else:
             value = _plain(step.kind, source, total)
-        values[step.target] = value
-    return _Forward(values, saved)
+        run.values[step.target] = value
+        if is_moved and step.kind != "classify":
+            _move(run, place, step, weights)
+    return run
 
 
-def _walk_back(plan: Plan, params, run: _Forward, cotangents: Array, wants: _Wants, x_asked: bool):
-    """Cotangents of all values, kernels, and what layers gave, by place of step."""
+def _move(run: _Forward, place: int, step: Step, weights) -> None:
+    """How a step's target moves along the weights."""
+    source, saved = run.values[step.source], run.saved.get(place)
+    own, total = run.moved.get(step.source), run.moved.get(step.target)
+    if step.kind == "conv":
+        moved, tangent = _conv_tangent(step.block, weights, source, own, saved, total)
+        run.tangents[place], moved = tangent, tangent.z if moved is None else moved
+    elif step.kind == "normalize":
+        run.tangents[place] = _normalize_tangent(saved, own)
+        moved = run.tangents[place].z
+    elif step.kind == "affine":
+        moved = _scaled(weights, own, total)
+    else:
+        moved = _plain_tangent(step.kind, source, own, total)
+    run.moved[step.target] = moved
+
+
+def _walk_back(
+    plan: Plan, params, run: _Forward, y, cotangents: Array, wants: _Wants, *, is_input_asked=False
+) -> _Back:
+    """Goes back through a pass, which is used up: memory that is given back is used again."""
     g, seen = {plan.steps[-1].target: cotangents}, {}
+    g_moved: dict[int, Array] = {}
+    product = None
     batch = len(run.values[IMAGES])
     of_layers = jnp.zeros((wants.num_kernels, batch, batch), cotangents.dtype)
-    of_others = of_layers + 0
+    of_others = of_layers
+    first = {}
+    for place, step in enumerate(plan.steps):
+        first.setdefault(step.target, place)
     for place, step in reversed(list(enumerate(plan.steps))):
         source, arriving = run.values[step.source], g[step.target]
         total, weights = g.get(step.source), _at(params, step.path)
         if step.kind == "conv":
-            is_asked = step.source != IMAGES or x_asked
+            is_asked = step.source != IMAGES or is_input_asked
             arguments = (weights, source, run.saved[place], arriving, total, of_layers)
             total, of_layers, seen[place] = _conv_back(step.block, wants, is_asked, *arguments)
         elif step.kind == "normalize":
@@ -297,54 +376,41 @@ def _walk_back(plan: Plan, params, run: _Forward, cotangents: Array, wants: _Wan
         elif step.kind == "affine":
             total, of_others = _affine_back(wants, weights, source, arriving, of_others)
         elif step.kind == "classify":
-            logits = run.values[step.target]
-            arguments = (weights, source, logits, arriving, of_layers)
+            arguments = (weights, source, run.values[step.target], arriving, of_layers)
             total, of_layers, seen[place] = _classify_back(wants, *arguments)
         else:
             total = _plain_back(step.kind, source, arriving, total)
         g[step.source] = total
-    return g, (of_layers, of_others), seen
+        if run.moved:
+            more = _move_back(run, place, step, weights, y, g, g_moved, seen)
+            product = more if product is None else product + more
+        run.saved.pop(place, None)
+        run.tangents.pop(place, None)
+        if first[step.target] == place:
+            for values in (run.values, run.moved, g, g_moved):
+                values.pop(step.target, None)
+    return _Back((of_layers, of_others), seen, g.get(IMAGES), product)
 
 
-def _hessian_product(plan: Plan, params, run: _Forward, y, g, seen) -> Array:
-    """The sum of ``theta H g``, by the tangents of both passes along the weights."""
-    moved: dict[int, Array] = {}
-    tangents = {}
-    for place, step in enumerate(plan.steps[:-1]):
-        source, weights = run.values[step.source], _at(params, step.path)
-        own, total = moved.get(step.source), moved.get(step.target)
-        if step.kind == "conv":
-            arguments = (weights, source, own, run.saved[place], total)
-            moved[step.target], tangents[place] = _conv_tangent(step.block, *arguments)
-        elif own is None:
-            continue
-        elif step.kind == "normalize":
-            moved[step.target], tangents[place] = _normalize_tangent(run.saved[place], own)
-        elif step.kind == "affine":
-            moved[step.target] = _scaled(weights, own, total)
-        else:
-            moved[step.target] = _plain_tangent(step.kind, source, own, total)
-    last = plan.steps[-1]
-    arguments = (run.values[last.source], moved[last.source], y, seen[len(plan.steps) - 1].gradient)
-    g_moved = {}
-    g_moved[last.source], product = _classify_tangent(_at(params, last.path), *arguments)
-    for place, step in reversed(list(enumerate(plan.steps[:-1]))):
-        source, weights = run.values[step.source], _at(params, step.path)
-        arriving, total = g_moved[step.target], g_moved.get(step.source)
-        if step.kind == "conv":
-            at_layer = (run.saved[place], tangents[place], g[step.target][0], arriving)
-            arguments = (weights, source, moved.get(step.source), *at_layer, seen[place].gradient)
-            is_asked = step.source != IMAGES
-            total, more = _conv_tangent_back(step.block, is_asked, *arguments, total)
-            product = product + more
-        elif step.kind == "normalize":
-            at_layer = (run.saved[place], tangents[place], g[step.target][0])
-            total = _normalize_tangent_back(*at_layer, arriving)
-        elif step.kind == "affine":
-            total = _scaled(weights, arriving, total)
-        else:
-            total = _plain_tangent_back(step.kind, source, arriving, total)
-        g_moved[step.source] = total
+def _move_back(run: _Forward, place: int, step: Step, weights, y, g, g_moved, seen):
+    """How the cotangent of a step's source moves, and what its layer adds to ``theta H g``."""
+    source, own = run.values[step.source], run.moved.get(step.source)
+    arriving, total = g_moved.get(step.target), g_moved.get(step.source)
+    saved, tangent, product = run.saved.get(place), run.tangents.get(place), 0.0
+    if step.kind == "classify":
+        total, product = _classify_tangent(weights, source, own, y, seen[place].gradient)
+    elif step.kind == "conv":
+        at_layer = (weights, source, own, saved, tangent, g[step.target], arriving)
+        is_asked = step.source != IMAGES
+        arguments = (*at_layer, seen[place].gradient, total)
+        total, product = _conv_tangent_back(step.block, is_asked, *arguments)
+    elif step.kind == "normalize":
+        total = _normalize_tangent_back(saved, tangent, g[step.target], arriving)
+    elif step.kind == "affine":
+        total = _scaled(weights, arriving, total)
+    else:
+        total = _plain_tangent_back(step.kind, source, arriving, total)
+    g_moved[step.source] = total
     return product
 
 
@@ -372,22 +438,22 @@ def walk_statistics(
     """
     if plan.is_dead:
         return {"outputs": jnp.zeros((len(x), 1))}
-    run = _walk_forward(plan, params, x)
+    run = _walk_forward(plan, params, x, is_moved="hessian" in names)
     logits = run.values[plan.steps[-1].target]
     found: dict[str, PyTree] = {"outputs": logits}
     if "activations" in names:
         found["activations"] = _activations(plan, run)
-    cotangents = _cotangents(names, logits, y)
-    if cotangents:
-        _read_back(plan, params, run, y, names, cotangents, found)
     if "example_gradients" in names:
         slopes = jax.grad(lambda logits: len(y) * _loss(logits, y))(logits)
-        found["example_gradients"] = _traces(plan, params, run, slopes).sum()
+        found["example_gradients"] = _traces(plan, params, run, y, slopes).sum()
     if "traces" in names:
         rows = jnp.eye(logits.shape[1], dtype=logits.dtype)
         found["traces"] = sum(
-            _traces(plan, params, run, jnp.broadcast_to(row, logits.shape)) for row in rows
+            _traces(plan, params, run, y, jnp.broadcast_to(row, logits.shape)) for row in rows
         )
+    cotangents = _cotangents(names, logits, y)
+    if cotangents:
+        _read_back(plan, params, run, y, names, cotangents, found)
     if "split_gradients" in names:
         found["split_gradients"] = _split_gradients(plan, params, x, y, num_parts)
     if "synflow" in names:
@@ -416,7 +482,8 @@ def _read_back(plan, params, run, y, names, cotangents, found) -> None:
     wants = _Wants(is_gradient, "fisher" in names, len(kernels))
     stacked = jnp.stack(list(cotangents.values()))
     is_input_asked = "input_gradient" in names
-    g, matrices, seen = _walk_back(plan, params, run, stacked, wants, is_input_asked)
+    back = _walk_back(plan, params, run, y, stacked, wants, is_input_asked=is_input_asked)
+    seen = back.seen
     # Hundreds of numbers: put together on the host, where that costs no program each.
     layers = jax.device_get([(seen[place].sums, seen[place].fisher) for place in sorted(seen)])
     if "gradient" in names:
@@ -426,22 +493,23 @@ def _read_back(plan, params, run, y, names, cotangents, found) -> None:
     if "fisher" in names:
         found["fisher"] = Fisher(*map(sum, zip(*(fisher for _, fisher in layers), strict=True)))
     for place, name in enumerate(kernels):
-        of_layers, of_others = (matrix[place] for matrix in matrices)
+        of_layers, of_others = (matrix[place] for matrix in back.kernels)
         found[f"kernel:{name}"] = of_layers + of_others
         if name == "label":
             found["kernel:label:hook"] = of_layers
     if is_input_asked:
-        gradient = g[IMAGES][list(cotangents).index("sum")]
+        gradient = back.input_cotangents[list(cotangents).index("sum")]
         found["input_gradient"] = gradient.reshape(len(gradient), -1)
     if "hessian" in names:
-        found["hessian"] = _hessian_product(plan, params, run, y, g, seen)
+        found["hessian"] = back.product
 
 
-def _traces(plan, params, run, cotangents) -> Array:
+def _traces(plan, params, run, y, cotangents) -> Array:
     """``[batch]``: squared gradient norms of every example's own share."""
     wants = _Wants(is_gradient=False, is_fisher=False, num_kernels=1)
-    _, matrices, _ = _walk_back(plan, params, run, cotangents[None], wants, False)
-    return jnp.diag(matrices[0][0] + matrices[1][0])
+    copy = _Forward(dict(run.values), dict(run.saved), {}, {})
+    of_layers, of_others = _walk_back(plan, params, copy, y, cotangents[None], wants).kernels
+    return jnp.diag(of_layers[0] + of_others[0])
 
 
 def _activations(plan, run) -> Activations:
@@ -464,7 +532,7 @@ def _split_gradients(plan, params, x, y, num_parts):
     for part_x, part_y in zip(jnp.split(x, num_parts), jnp.split(y, num_parts), strict=True):
         run = _walk_forward(plan, params, part_x)
         slope = jax.grad(_loss)(run.values[plan.steps[-1].target], part_y)
-        seen = _walk_back(plan, params, run, slope[None], wants, False)[2]
+        seen = _walk_back(plan, params, run, part_y, slope[None], wants).seen
         parts.append([seen[place].gradient for place in sorted(seen)])
     return jax.jit(split_sums)(parts)
 
