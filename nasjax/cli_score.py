@@ -30,7 +30,11 @@ _NATS_SUFFIX = ".pbz2"
 
 def score(
     space: Annotated[
-        str, typer.Option(help="Search space: nasbench201, darts or mlp.")
+        str,
+        typer.Option(
+            help="Search space: nasbench201, darts, mlp, nasbench101, or nasbench1shot1_1, "
+            "nasbench1shot1_2, nasbench1shot1_3."
+        ),
     ] = "nasbench201",
     num_architectures: Annotated[
         int | None, typer.Option(help="Score so many, drawn uniformly and distinct.")
@@ -62,14 +66,14 @@ def score(
         int | None,
         typer.Option(
             help="Channels of the first stage, or width of the hidden layers. [nasbench201: 16, "
-            "darts: 16, mlp: 256]"
+            "darts: 16, mlp: 256, nasbench101 and nasbench1shot1: 16]"
         ),
     ] = None,
     cells: Annotated[
         int | None,
         typer.Option(
             help="Cells: a stage in nasbench201, in all in darts; layers of weights in mlp. "
-            "[nasbench201: 5, darts: 8, mlp: 10]"
+            "[nasbench201: 5, darts: 8, mlp: 10, nasbench101 and nasbench1shot1: 3]"
         ),
     ] = None,
     num_seeds: Annotated[
@@ -80,12 +84,15 @@ def score(
         str | None,
         typer.Option(
             help="lecun, he, xavier, ntk, or theory in mlp. [nasbench201: lecun, darts: lecun, "
-            "mlp: ntk]"
+            "mlp: ntk, nasbench101 and nasbench1shot1: lecun]"
         ),
     ] = None,
     normalization: Annotated[
         str | None,
-        typer.Option(help="batch or none. [nasbench201: batch, darts: batch, mlp: none]"),
+        typer.Option(
+            help="batch or none. [nasbench201: batch, darts: batch, mlp: none, nasbench101 and "
+            "nasbench1shot1: batch]"
+        ),
     ] = None,
     coupling: Annotated[
         str,
@@ -93,7 +100,8 @@ def score(
     ] = "mapped",
     num_parts: Annotated[int, typer.Option(help="Parts of the batch that zico compares.")] = 2,
     engine: Annotated[
-        str | None, typer.Option(help="How scores are computed: auto, walk or autodiff. [auto]")
+        str | None,
+        typer.Option(help="How scores are computed: auto, walk, program or autodiff. [auto]"),
     ] = None,
     table: Annotated[
         Path | None,

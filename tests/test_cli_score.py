@@ -226,7 +226,14 @@ def test_help_tells_the_defaults():
     assert f"[{ScoreSettings().batch_size}]" in helps["batch_size"]
     assert all(re.search(rf"\b{engine}\b", helps["engine"]) for engine in ENGINES)
     for name in ("channels", "cells", "initialization", "normalization"):
-        told = re.search(r"\[nasbench201: (\S+), darts: (\S+), mlp: (\S+)\]", helps[name])
-        for space, value in zip(("nasbench201", "darts", "mlp"), told.groups(), strict=True):
+        pattern = (
+            r"\[nasbench201: (\S+), darts: (\S+), mlp: (\S+), "
+            r"nasbench101 and nasbench1shot1: (\S+)\]"
+        )
+        told = re.search(pattern, helps[name])
+        spaces = ("nasbench201", "darts", "mlp", "nasbench101")
+        for space, value in zip(spaces, told.groups(), strict=True):
             expected = getattr(SCORE_DEFAULTS[space], name)
             assert type(expected)(value) == expected, (name, space)
+    alike = {SCORE_DEFAULTS[f"nasbench1shot1_{number}"] for number in (1, 2, 3)}
+    assert alike == {SCORE_DEFAULTS["nasbench101"]}

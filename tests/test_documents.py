@@ -22,15 +22,16 @@ def code_cells(path):
 def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(programs) == 4
+    assert len(programs) == 5
     names = {}
     for program in programs:
         exec(compile(program, "README.md", "exec"), names)
     assert names["logits"].shape == (8, 10)
-    condition, *smallest, cell = capsys.readouterr().out.splitlines()
+    condition, *smallest, cell, scores = capsys.readouterr().out.splitlines()
     assert [float(value) for value in smallest] == pytest.approx([0.146, 0.194], abs=0.001)
     assert float(condition) == spectrum(names["ntk"].matrix).condition_number > 1
     assert re.fullmatch(r"\|\w+~0\|\+(\|\w+~\d){2}\|\+(\|\w+~\d){3}\|", cell)
+    assert re.fullmatch(r"\d+\.\d+ \{\} \{'snip': \d+\.\d+\}", scores)
 
 
 def test_readme_names_options_that_exist():

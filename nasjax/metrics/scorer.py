@@ -60,8 +60,8 @@ def space_scorer(
     Weights are drawn once, for every operation of every edge, and shared by all architectures, so
     that scores differ by architecture alone. Operations that no path from input to output takes
     are left out. Only in spaces of NAS-Bench-101 the static networks are no parts of a one-shot
-    network: there ``"program"`` scores the one-shot network of ``nasbench1shot1``, and
-    ``"autodiff"`` the static network with weights of its own.
+    network: there the static network is scored, by ``"autodiff"`` and with weights of its own, and
+    ``"program"`` scores the one-shot network of ``nasbench1shot1``.
 
     Args:
       space: the space.
@@ -127,9 +127,9 @@ def _shares(space, names, network, coupling, engine) -> dict[str, tuple[str, ...
         "program": PROGRAMMED,
         "autodiff": names,
     }
-    if space.name not in SHARED:  # one kind of network for all metrics, not some of each
-        is_whole = NETWORKS[space.name].one_shot is not None and set(names) <= PROGRAMMED
-        has["program"] = names if is_whole else ()
+    if space.name not in SHARED:  # one kind of network for all metrics, whichever are asked for
+        is_asked = engine == "program" and NETWORKS[space.name].one_shot is not None
+        has["program"] = PROGRAMMED if is_asked else ()
     shares, rest = dict.fromkeys(has, ()), names
     for name in has if engine == "auto" else (engine,):
         shares[name] = tuple(need for need in rest if need in has[name])

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from nasjax.errors import InputError
 from nasjax.metrics.taps import TappedFn
 from nasjax.ntk import ntk_matrix, per_example_traces, summed_loss_trace_norm
+from nasjax.ntk.empirical import check_network
 from nasjax.ntk.gradients import ApplyFn
 from nasjax.types import PyTree
 
@@ -275,7 +276,8 @@ def statistics(
       y: ``[batch]``, labels.
       names: keys of ``STATISTICS``.
       coupling: of kernels and traces, where examples act on each other: ``"exact"`` or
-        ``"mapped"``.
+        ``"mapped"``. A network without ``mapped_apply_fn`` must treat its examples apart for
+        ``"mapped"``, which is checked.
       num_parts: of the batch, for ``split_gradients``.
 
     Returns:
@@ -285,6 +287,12 @@ def statistics(
       InputError: if the network lacks a form that is needed, or the batch has no such parts.
     """
     _check_forms(network, names)
+    of_examples = [name for name in names if name in COUPLED or name == "kernel:label:hook"]
+    if of_examples and coupling == "mapped" and network.mapped_apply_fn is None:
+        try:
+            check_network(of_examples[0], network.apply_fn, network.params, x, coupling="none")
+        except InputError as error:
+            raise InputError(f"{error} Or give the network's `mapped_apply_fn`.") from error
 
     def found(names, params, x, y):
         bound = network._replace(params=params)
@@ -339,7 +347,9 @@ def on_network(
     fixed = {"kernel:sum:exact": "exact", "kernel:label:hook": "mapped"}
     if name not in COUPLED and name not in fixed:
         return statistic(network, x, y)
-    coupling = "none" if network.mapped_apply_fn is None else fixed.get(name, coupling)
+    coupling = fixed.get(name, coupling)
+    if coupling == "mapped" and network.mapped_apply_fn is None:
+        coupling = "none"
     return statistic(network, x, y, coupling=coupling)
 
 

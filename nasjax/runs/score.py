@@ -53,8 +53,11 @@ SCORE_DEFAULTS = {
     "darts": ScoreDefaults(16, 8, "lecun", "batch"),
     "mlp": ScoreDefaults(256, 10, "ntk", "none"),
     "nasbench201": ScoreDefaults(16, 5, "lecun", "batch"),
+    "nasbench101": ScoreDefaults(16, 3, "lecun", "batch"),
+    **{f"nasbench1shot1_{number}": ScoreDefaults(16, 3, "lecun", "batch") for number in (1, 2, 3)},
 }
-"""The spaces that are scored. NAS-Bench-201: the benchmark's own networks."""
+"""The spaces that are scored. NAS-Bench-201: the benchmark's own networks; NAS-Bench-101 has 128
+channels, which take 64 times as long."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -175,6 +175,19 @@ def test_couplings_differ_and_are_asked_for():
     assert np.isfinite(of_code["condition_number:tenas"])
 
 
+def test_examples_that_act_on_each_other_are_found():
+    apply_fn, params = _normalised()
+    x = jax.random.normal(jax.random.key(4), (4, 4, 4, 2))
+    network = ScoredNetwork(apply_fn, params)
+    for name in ("condition_number", "trace", "trace:hnas", "nasi_trace:sum"):
+        with pytest.raises(InputError, match=r"depend on the others.*Or give .*`mapped_apply_fn`"):
+            score_network(network, x, Y[:4], [name])
+    scores = score_network(network, x, Y[:4], ["min_eigenvalue"], coupling="exact")
+    with_form = network._replace(mapped_apply_fn=_normalised(batch_axis=BATCH_AXIS)[0])
+    again = score_network(with_form, x, Y[:4], ["min_eigenvalue"], coupling="exact")
+    assert scores == again
+
+
 def test_dead_networks_fail_in_everything():
     network = ScoredNetwork(lambda p, x: 0 * (x @ p) + 1, jnp.eye(5)[:, :3])
     scores = score_network(network, X, Y, GENERAL)
