@@ -143,7 +143,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
     ready, release = context.Event(), context.Event()
     process = context.Process(target=_hold, args=(tmp_path, ready, release))
     process.start()
-    assert ready.wait(60)
+    assert ready.wait(300)
     with pytest.raises(InputError, match="another process works"), open_run_folder(tmp_path):
         pass
     process.kill()  # the lock must go with the process
