@@ -12,7 +12,7 @@ from nasjax.networks import LayerConfig, init_params, one_shot_network
 from nasjax.spaces import get_space
 
 SPACE = get_space("nasbench201")
-SIZES = {"channels": 2, "num_cells": 2, "num_classes": 3}
+SIZES = {"channels": 2, "num_cells": 1, "num_classes": 3}
 CONFIGS = {
     "plain": {},
     "code": {
@@ -62,7 +62,7 @@ def _compare(name, walked, reference):
 def _check(configs, cell, names):
     x, y = _batch()
     params = _params(configs)
-    plan = nasbench201_plan(np.array(cell), num_cells=2, **configs)
+    plan = nasbench201_plan(np.array(cell), num_cells=1, **configs)
     walked = walk_statistics(plan, params, x, y, names, num_parts=2)
     network = scored_network("nasbench201", np.array(cell), params, **SIZES, **configs)
     reference = statistics(network, x, y, names, coupling="mapped", num_parts=2)
@@ -71,15 +71,8 @@ def _check(configs, cell, names):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(
-    ("configs", "names"),
-    [
-        ("code", ("gradient", "hessian", "kernel:label", "kernel:label:hook", "fisher")),
-        ("unnormalised", ("hessian", "traces", "input_gradient", "synflow")),
-    ],
-)
-def test_walks_give_what_automatic_differentiation_gives(configs, names):
-    _check(CONFIGS[configs], CELLS["all"], ("outputs", *names))
+def test_walks_give_what_automatic_differentiation_gives():
+    _check(CONFIGS["code"], CELLS["all"], ("outputs", "hessian", "kernel:label"))
 
 
 @pytest.mark.slow

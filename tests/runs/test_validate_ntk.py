@@ -68,7 +68,8 @@ def test_it_leaves_a_table_a_record_and_a_picture(whole_run):
     assert result.num_run == 7
 
 
-@pytest.mark.parametrize("name", ["nasbench201", pytest.param("darts", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nasbench201", "darts"])
 def test_trace_norms_of_cells_are_those_of_the_static_network(name, tmp_path):
     widths = (2,) if name == "nasbench201" else ()
     settings = ValidationSettings(
