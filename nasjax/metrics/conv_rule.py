@@ -253,8 +253,7 @@ def forward_tangent(
     # Normalisation undoes that, but for epsilon.
     rate = saved.rate
     shrink = _EPSILON * rate * rate
-    own = saved.z * shrink[None, None, None]
-    own = Tangent(own, -rate * (1 - shrink))
+    own = Tangent(saved.z * shrink[None, None, None], -rate * (1 - shrink))
     return own if moved is None else add_tangents(own, normalize_tangent(saved, moved))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from nasjax.metrics.conv_rule import ConvBlock
 from nasjax.networks import LayerConfig
-from nasjax.networks.pooling import avg_pool_3x3, max_pool_3x3
+from nasjax.networks.pooling import avg_pool_3x3, halve, max_pool_3x3
 from nasjax.spaces.nasbench201 import EDGES, OPERATIONS, prune
 
 IMAGES = 0
@@ -32,13 +32,9 @@ class Step(NamedTuple):
     block: ConvBlock | None = None
 
 
-def _halve(x):
-    return (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
-
-
 PLAIN: dict[str, Callable] = {
     "avg_pool": avg_pool_3x3,
-    "halve": _halve,
+    "halve": halve,
     "max_pool": max_pool_3x3,
     "skip": lambda x: x,
 }

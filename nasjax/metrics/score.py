@@ -13,6 +13,7 @@ from nasjax.errors import InputError, unknown_name
 from nasjax.metrics.registry import METRICS
 from nasjax.metrics.statistics import ScoredNetwork, statistics
 from nasjax.metrics.values import Statistics
+from nasjax.ntk.empirical import count_duplicates, to_float64
 
 
 class Scores(NamedTuple):
@@ -72,7 +73,7 @@ def score_network(
         if dtype != "float64":
             raise unknown_name("score_network", "dtype", dtype, ["float64"])
         with jax.enable_x64(True):
-            params, x = jax.tree.map(as_float64, (network.params, x))
+            params, x = jax.tree.map(to_float64, (network.params, x))
             network = network._replace(params=params)
             return score_network(network, x, y, metrics, coupling=coupling, num_parts=num_parts)
     metrics = check_metrics("score_network", metrics)
@@ -81,7 +82,7 @@ def score_network(
         raise unknown_name("score_network", "coupling", coupling, ("exact", "mapped"))
     names = needed_statistics(metrics)
     found = statistics(network, x, y, names, coupling=coupling, num_parts=num_parts)
-    return evaluate(metrics, with_batch(found, x, y))
+    return evaluate(metrics, found | batch_facts(x, y))
 
 
 def check_metrics(where: str, metrics: Sequence[str]) -> tuple[str, ...]:
@@ -92,12 +93,6 @@ def check_metrics(where: str, metrics: Sequence[str]) -> tuple[str, ...]:
         if name not in METRICS:
             raise unknown_name(where, "metric", name, METRICS)
     return tuple(dict.fromkeys(metrics))
-
-
-def as_float64(array: Array) -> Array:
-    """Floating arrays in float64, under ``enable_x64``; others as they are."""
-    array = jnp.asarray(array)
-    return array.astype(jnp.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
 
 def check_batch(where: str, x: Array, y: Array) -> tuple[Array, Array]:
@@ -140,11 +135,9 @@ def needed_statistics(metrics: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("outputs", *needs)))
 
 
-def with_batch(statistics: Statistics, x: Array, y: Array) -> Statistics:
-    """Adds what metrics need to know of the batch itself."""
-    # Zero is added as -0 equals 0.
-    num_duplicates = len(x) - len({(example + 0).tobytes() for example in np.asarray(x)})
-    return {**statistics, "labels": np.asarray(y), "num_duplicates": num_duplicates}
+def batch_facts(x: Array, y: Array) -> dict[str, np.ndarray | int]:
+    """What metrics need to know of the batch itself, beside statistics of networks."""
+    return {"labels": np.asarray(y), "num_duplicates": count_duplicates(x)}
 
 
 def evaluate(metrics: Sequence[str], statistics: Statistics) -> Scores:
@@ -152,7 +145,7 @@ def evaluate(metrics: Sequence[str], statistics: Statistics) -> Scores:
 
     Args:
       metrics: keys of ``METRICS``.
-      statistics: of ``needed_statistics(metrics)``, completed by ``with_batch``.
+      statistics: of ``needed_statistics(metrics)``, with ``batch_facts``.
 
     Returns:
       Values and flags. A network whose outputs are the same for every example fails in all metrics.

@@ -13,11 +13,11 @@ from nasjax.metrics.plan import PLANS
 from nasjax.metrics.program import PROGRAMMED, space_program
 from nasjax.metrics.score import (
     Scores,
+    batch_facts,
     check_batch,
     check_metrics,
     evaluate,
     needed_statistics,
-    with_batch,
 )
 from nasjax.metrics.space_networks import SHARED, scored_network, shared_params
 from nasjax.metrics.statistics import COUPLED, statistics
@@ -89,7 +89,7 @@ def space_scorer(
         raise unknown_name(where, "engine", engine, ENGINES)
     network = dict(network or {})
     shares = _shares(space, needed_statistics(metrics), network, coupling, engine)
-    key = jax.random.key(seed)
+    key, facts = jax.random.key(seed), batch_facts(x, y)
     settings = {"coupling": coupling, "num_parts": num_parts}
     params = program = None
     if space.name in SHARED or shares["program"]:
@@ -99,7 +99,7 @@ def space_scorer(
     def score(genotype: np.ndarray) -> Scores:
         genotype = prune(genotype) if space.name == "nasbench201" else np.asarray(genotype)
         if not space.is_connected(genotype):
-            return evaluate(metrics, with_batch({"outputs": np.zeros((len(x), 1))}, x, y))
+            return evaluate(metrics, {"outputs": np.zeros((len(x), 1)), **facts})
         found = {}
         if shares["walk"]:
             plan = PLANS[space.name](genotype, **_plan_options(network))
@@ -115,7 +115,7 @@ def space_scorer(
                 own = init_params(key, module, x)
             scored = scored_network(space.name, genotype, own, **network)
             found |= statistics(scored, x, y, shares["autodiff"], **settings)
-        return evaluate(metrics, with_batch(found, x, y))
+        return evaluate(metrics, found | facts)
 
     return score
 

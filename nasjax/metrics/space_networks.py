@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from nasjax.metrics.statistics import ScoredNetwork
-from nasjax.networks import LayerConfig, init_params, one_shot_network, static_network
+from nasjax.networks import LayerConfig, init_params, static_network, whole_one_shot_network
 from nasjax.ntk import BATCH_AXIS
 from nasjax.spaces import Space
 from nasjax.types import Key, PyTree, Weights
@@ -56,11 +56,9 @@ def scored_one_shot(space: str, weights: Weights, params: PyTree, **network: Any
     Returns:
       All forms. Operations that are not drawn have no gradient.
     """
-    # A whole genotype of DARTS has two edges a node.
-    edges = {"num_edges": 2} if space == "darts" else {}
 
     def apply_fn(**changes):
-        module = one_shot_network(space, **{**network, **edges, **changes})
+        module = whole_one_shot_network(space, **{**network, **changes})
         return lambda params, x: module.apply({"params": params}, weights, x)
 
     return _forms(space, params, apply_fn, network)
@@ -78,8 +76,7 @@ def shared_params(space: Space, key: Key, x: Array, **network: Any) -> PyTree:
     Returns:
       The tree of the one-shot network, of which static networks have a part.
     """
-    edges = {"num_edges": 2} if space.name == "darts" else {}
-    one_shot = one_shot_network(space.name, **network, **edges)
+    one_shot = whole_one_shot_network(space.name, **network)
     weights = space.one_hot(space.sample(jax.random.key(0)))
     return init_params(key, one_shot, weights, x)
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from nasjax.errors import InputError
 from nasjax.metrics.taps import TappedFn
 from nasjax.ntk import ntk_matrix, per_example_traces, summed_loss_trace_norm
-from nasjax.ntk.empirical import check_network
+from nasjax.ntk.empirical import check_network, to_float64
 from nasjax.ntk.gradients import ApplyFn
 from nasjax.types import PyTree
 
@@ -89,9 +89,13 @@ class SplitGradients(NamedTuple):
     signed: Float[Array, " layers"]
 
 
-def _loss(apply_fn, params, x, y):
-    logits = apply_fn(params, x)
+def mean_loss(logits: Float[Array, "batch classes"], y: Int[Array, " batch"]) -> Float[Array, ""]:
+    """The mean cross-entropy of a batch, of which all gradients are."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+
+def _loss(apply_fn, params, x, y):
+    return mean_loss(apply_fn(params, x), y)
 
 
 def _weights(tree) -> list[Array]:
@@ -184,8 +188,7 @@ def _fisher(network, x, y) -> Fisher:
 
     def loss(offsets):
         seen = tapped(network.params, x, offsets)
-        losses = optax.softmax_cross_entropy_with_integer_labels(seen.outputs, y)
-        return losses.mean(), seen
+        return mean_loss(seen.outputs, y), seen
 
     gradients, seen = jax.grad(loss, has_aux=True)([jnp.zeros(s.shape, s.dtype) for s in shapes])
     channels = []
@@ -321,7 +324,7 @@ def run_programs(compiled: Callable, names: Sequence[str], params, x, y) -> dict
     if wide:
         with jax.enable_x64(True):
             # Of one image, as SynFlow is of an image of ones.
-            params, x = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (params, x[:1]))
+            params, x = jax.tree.map(to_float64, (params, x[:1]))
             found |= jax.device_get(compiled(wide, params, x, y[:1]))
     return found
 

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax
 
 from nasjax.metrics import conv_rule as rule
 from nasjax.metrics.plan import IMAGES, PLAIN, Plan, Step
-from nasjax.metrics.statistics import Activations, Fisher, LayerSums, split_sums
+from nasjax.metrics.statistics import Activations, Fisher, LayerSums, mean_loss, split_sums
 from nasjax.types import PyTree
 
 WALKED = frozenset(
@@ -237,7 +236,7 @@ def _classify_tangent(params, x, moved, y, gradient):
     """How the cotangent of the classifier's input moves, and its gradient along the gradient."""
 
     def back(kernel, x):
-        loss = lambda kernel, x: _loss(_logits({**params, "kernel": kernel}, x), y)  # noqa: E731
+        loss = lambda kernel, x: mean_loss(_logits({**params, "kernel": kernel}, x), y)  # noqa: E731
         return jax.grad(loss, (0, 1))(kernel, x)
 
     kernel = params["kernel"]
@@ -270,10 +269,6 @@ def _plain_tangent_back(kind, x, g_tangent, total):
     return (
         g_tangent if _is_same(kind, total) else _plain_tangent_back_added(kind, x, g_tangent, total)
     )
-
-
-def _loss(logits, y):
-    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
 
 # --- walks --------------------------------------------------------------------------------------
@@ -444,7 +439,7 @@ def walk_statistics(
     if "activations" in names:
         found["activations"] = _activations(plan, run)
     if "example_gradients" in names:
-        slopes = jax.grad(lambda logits: len(y) * _loss(logits, y))(logits)
+        slopes = jax.grad(lambda logits: len(y) * mean_loss(logits, y))(logits)
         found["example_gradients"] = _traces(plan, params, run, y, slopes).sum()
     if "traces" in names:
         rows = jnp.eye(logits.shape[1], dtype=logits.dtype)
@@ -465,7 +460,7 @@ def _cotangents(names, logits, y) -> dict[str, Array]:
     """Cotangents of the outputs, in their order: the loss's, those with kernels, others."""
     chosen = {}
     if not {"gradient", "fisher", "hessian"}.isdisjoint(names):
-        chosen["loss"] = jax.grad(_loss)(logits, y)
+        chosen["loss"] = jax.grad(mean_loss)(logits, y)
     if "kernel:sum" in names:
         chosen["sum"] = jnp.ones_like(logits)
     if not {"kernel:label", "kernel:label:hook"}.isdisjoint(names):
@@ -531,7 +526,7 @@ def _split_gradients(plan, params, x, y, num_parts):
     parts = []
     for part_x, part_y in zip(jnp.split(x, num_parts), jnp.split(y, num_parts), strict=True):
         run = _walk_forward(plan, params, part_x)
-        slope = jax.grad(_loss)(run.values[plan.steps[-1].target], part_y)
+        slope = jax.grad(mean_loss)(run.values[plan.steps[-1].target], part_y)
         seen = _walk_back(plan, params, run, part_y, slope[None], wants).seen
         parts.append([seen[place].gradient for place in sorted(seen)])
     return jax.jit(split_sums)(parts)

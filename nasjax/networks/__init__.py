@@ -73,6 +73,16 @@ def one_shot_network(space: str, **kwargs) -> nn.Module:
     return make(**kwargs)
 
 
+def whole_one_shot_network(space: str, **kwargs) -> nn.Module:
+    """The one-shot network that takes whole genotypes, as ``Space.one_hot`` writes them.
+
+    A whole genotype of DARTS has two edges a node, where a search draws one; in other spaces it is
+    ``one_shot_network``, whose arguments and errors these are.
+    """
+    edges = {"num_edges": 2} if space == "darts" else {}
+    return one_shot_network(space, **kwargs, **edges)
+
+
 def static_network(space: str, genotype: np.ndarray, **kwargs) -> nn.Module:
     """The network of one genotype.
 
@@ -118,4 +128,5 @@ __all__ = [
     "init_params",
     "one_shot_network",
     "static_network",
+    "whole_one_shot_network",
 ]

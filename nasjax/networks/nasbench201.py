@@ -25,6 +25,7 @@ from nasjax.networks.mixed_operation import (
     stack_trees,
 )
 from nasjax.networks.operations import Identity, Pool, ReluConvNorm, Zero
+from nasjax.networks.pooling import halve
 from nasjax.networks.stages import check_mixture, run_cells
 from nasjax.spaces.base import host_genotype
 from nasjax.spaces.nasbench201 import BOUNDS, EDGES, OPERATIONS
@@ -59,11 +60,7 @@ class ReductionBlock(nn.Module):
         """Maps ``[batch, height, width, channels]`` (height, width even) to half the size."""
         y = ReluConvNorm(self.features, 3, 2, self.config, name="conv_a")(x)
         y = ReluConvNorm(self.features, 3, 1, self.config, name="conv_b")(y)
-        return y + Conv2D(self.features, 1, 1, self.config, name="shortcut")(_halve(x))
-
-
-def _halve(x):
-    return (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
+        return y + Conv2D(self.features, 1, 1, self.config, name="shortcut")(halve(x))
 
 
 @functools.cache

@@ -65,6 +65,11 @@ def avg_pool_3x3(
     return total * jnp.asarray(share[None, :, :, None], x.dtype)
 
 
+def halve(x: Images) -> Float[Array, "batch out_height out_width channels"]:
+    """Mean over 2x2 windows of stride 2, of even height and width."""
+    return (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
+
+
 def _first_maximum(a, b, c):
     return _maximum(_maximum(a, b), c)
 

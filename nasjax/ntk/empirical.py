@@ -146,7 +146,7 @@ def empirical_ntk(
     where = "empirical_ntk"
     if _is_float64(where, dtype):
         with jax.enable_x64(True):
-            params, x = jax.tree.map(_to_float64, (params, x))
+            params, x = jax.tree.map(to_float64, (params, x))
             return empirical_ntk(
                 *(apply_fn, params, x),
                 outputs=outputs,
@@ -177,8 +177,7 @@ def empirical_ntk(
             )
         matrix = other_ntk(where, method, apply_fn, params, x, cotangents, outputs, coupling)
     # On the host, while a device computes the kernel.
-    # Zero is added as -0 equals 0.
-    duplicates = len(x) - len({(example + 0).tobytes() for example in np.asarray(x)})
+    duplicates = count_duplicates(x)
     return EmpiricalNtk(np.asarray(matrix), outputs, coupling, method, duplicates, plan)
 
 
@@ -218,7 +217,7 @@ def plan_empirical_ntk(
     params = jax.tree.map(jnp.asarray, params)
     if _is_float64(where, dtype):
         with jax.enable_x64(True):
-            params, x = jax.tree.map(_to_float64, (params, x))
+            params, x = jax.tree.map(to_float64, (params, x))
             return plan_empirical_ntk(
                 *(apply_fn, params, x),
                 outputs=outputs,
@@ -383,6 +382,13 @@ def _probe(apply_fn: ApplyFn, is_run: bool):
     return jax.jit(probe)
 
 
-def _to_float64(leaf):
+def count_duplicates(x: Array) -> int:
+    """How many examples of ``[batch, ...]`` equal an earlier one; on the host."""
+    # Zero is added as -0 equals 0.
+    return len(x) - len({(example + 0).tobytes() for example in np.asarray(x)})
+
+
+def to_float64(leaf: Array) -> Array:
+    """A floating array in float64, under ``enable_x64``; another as it is."""
     leaf = jnp.asarray(leaf)
     return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nasjax.networks import LayerConfig, init_params, one_shot_network
+from nasjax.networks import LayerConfig, init_params, one_shot_network, whole_one_shot_network
 from nasjax.ntk import (
     batch_loss_trace_norm,
     cell_network_ntk,
@@ -87,15 +87,12 @@ def _programs(
         )
     else:
         config = LayerConfig(initialization, normalization)
-        # A whole genotype of DARTS sums two edges a node, where a search draws one.
-        edges = {"num_edges": 2} if space == "darts" else {}
-        network = one_shot_network(
+        network = whole_one_shot_network(
             space,
             num_classes=num_classes,
             channels=channels,
             num_cells=num_cells,
             config=config,
-            **edges,
         )
     coupling = "none" if normalization == "none" else "exact"
 

@@ -11,7 +11,7 @@ import pytest
 
 from nasjax.metrics import score_network, scored_network, statistics
 from nasjax.metrics.plan import nasbench201_plan
-from nasjax.metrics.score import evaluate, needed_statistics, with_batch
+from nasjax.metrics.score import batch_facts, evaluate, needed_statistics
 from nasjax.metrics.walk import WALKED, walk_statistics
 from nasjax.networks import LayerConfig
 from nasjax.networks.torch_weights import nasbench201_torch_params
@@ -83,7 +83,7 @@ def _scores(genotype, params, x, y, metrics):
     if not plan.is_dead and rest:
         network = scored_network("nasbench201", genotype, params, **CONFIGS)
         found |= statistics(network, x, y, rest, coupling="mapped", num_parts=2)
-    return evaluate(metrics, with_batch(found, x, y))
+    return evaluate(metrics, found | batch_facts(x, y))
 
 
 def _hold(dtype, chosen, metrics):
