@@ -24,7 +24,7 @@ import numpy as np
 
 from nasjax.data import load_data, sample_batch
 from nasjax.metrics import space_scorer
-from nasjax.metrics.plan import nasbench201_plan
+from nasjax.metrics.plans import nasbench201_plan
 from nasjax.runs import versions
 from nasjax.spaces import get_space
 

@@ -81,4 +81,20 @@ def check_nasi(names):
     assert abs(names["difference"]).max() < 1e-4
 
 
-CHECKS = {"01_validate_ntk.ipynb": check_validation, "02_nasi.ipynb": check_nasi}
+def check_scores(names):
+    assert names["seconds"][3] < names["seconds"][0] / 4
+    assert names["names"] == list(names["dead"].flags)
+    assert names["run"].num_run > 40 and names["again"].num_run == 0
+    assert names["again"].rows == names["run"].rows
+    agreement = dict(zip(names["names"], names["agreement"][0], strict=True))
+    assert agreement["grad_norm"] == pytest.approx(1)
+    assert agreement["grad_norm:code"] > 0.5 > abs(agreement["jacob_cov"])
+    if "found" in names:
+        assert names["found"]["naswot"].value > 0.4
+
+
+CHECKS = {
+    "00_nasi.ipynb": check_nasi,
+    "01_validate_ntk.ipynb": check_validation,
+    "02_score_nasbench201.ipynb": check_scores,
+}

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
+from nasjax.networks.convolutions import depthwise_conv2d
+
 _EPSILON = 1e-5
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _IMAGES_AT_ONCE = 4
@@ -22,12 +24,16 @@ class ConvBlock(NamedTuple):
     Attributes:
       has_relu: whether a ReLU comes before the convolution.
       is_normalized: whether batch statistics normalise what comes out.
-      stride: 1 or 2.
+      stride: 1 or 2; 1 for depthwise convolutions.
+      is_depthwise: whether every channel has a filter of its own.
+      dilation: distance between neighbouring taps; 1 but for depthwise convolutions.
     """
 
     has_relu: bool = True
     is_normalized: bool = True
     stride: int = 1
+    is_depthwise: bool = False
+    dilation: int = 1
 
 
 class Saved(NamedTuple):
@@ -44,8 +50,11 @@ class Saved(NamedTuple):
     rate: Array | None
 
 
-def convolve(x: Array, kernel: Array, stride: int) -> Array:
+def convolve(block: ConvBlock, x: Array, kernel: Array) -> Array:
     """A padded convolution, as a matrix product where the kernel is one pixel."""
+    if block.is_depthwise:
+        return depthwise_conv2d(x, kernel, dilation=block.dilation)
+    stride = block.stride
     if kernel.shape[0] == 1 and stride == 1:
         return jnp.matmul(x, kernel[0, 0])
     half = kernel.shape[0] // 2
@@ -53,8 +62,11 @@ def convolve(x: Array, kernel: Array, stride: int) -> Array:
     return lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT)
 
 
-def convolve_back(g: Array, kernel: Array, stride: int, in_size: tuple[int, int]) -> Array:
+def convolve_back(block: ConvBlock, g: Array, kernel: Array, in_size: tuple[int, int]) -> Array:
     """The derivative of ``convolve`` with respect to its input, applied to ``g``."""
+    if block.is_depthwise:
+        return depthwise_conv2d(g, kernel[::-1, ::-1], dilation=block.dilation)
+    stride = block.stride
     if kernel.shape[0] == 1 and stride == 1:
         return jnp.matmul(g, kernel[0, 0].T)
     size = kernel.shape[0]
@@ -74,13 +86,14 @@ def forward(block: ConvBlock, params, x: Array) -> Saved:
 
     Args:
       block: what it is.
-      params: ``kernel`` ``[size, size, channels, features]``, and ``bias`` if it has one.
+      params: ``kernel`` ``[size, size, channels, features]`` or, depthwise,
+        ``[size, size, channels]``, and ``bias`` if it has one.
       x: ``[batch, height, width, channels]``.
 
     Returns:
       The output as ``z``.
     """
-    y = convolve(_hidden(block, x), params["kernel"], block.stride)
+    y = convolve(block, _hidden(block, x), params["kernel"])
     if "bias" in params:
         y = y + params["bias"][None, None, None]
     return normalize(y) if block.is_normalized else Saved(y, None, None)
@@ -120,7 +133,7 @@ def unnormalized(saved: Saved, g: Float[Array, "cotangents batch height width fe
 def input_cotangents(block: ConvBlock, params, x: Array, gy: Array) -> Array:
     """Cotangents of ``x`` from those of the convolution's output, ``[cotangents, batch, ...]``."""
     flat = gy.reshape(-1, *gy.shape[2:])
-    gx = convolve_back(flat, params["kernel"], block.stride, x.shape[1:3])
+    gx = convolve_back(block, flat, params["kernel"], x.shape[1:3])
     gx = gx.reshape(len(gy), *x.shape)
     return jnp.where(x[None] > 0, gx, 0) if block.has_relu else gx
 
@@ -142,9 +155,17 @@ def kernel_gradients(
       of_examples: ``[kernels, batch, out_height, out_width, features]``, or None.
 
     Returns:
-      ``[features, size^2 channels]`` or None, and ``[batch, kernels, features size^2 channels]`` or
-      None.
+      The gradient, in the kernel's shape, or None, and ``[batch, kernels, parameters]`` or None.
     """
+    if block.is_depthwise:
+        return _depthwise_gradients(block, size, x, of_batch, of_examples)
+    total, each = _dense_gradients(block, size, x, of_batch, of_examples)
+    if total is not None:  # [features, size^2 channels]
+        total = total.reshape(len(total), size, size, -1).transpose(1, 2, 3, 0)
+    return total, each
+
+
+def _dense_gradients(block, size, x, of_batch, of_examples):
     h, batch = _hidden(block, x), len(x)
     given = [] if of_batch is None else [of_batch]
     given += [] if of_examples is None else list(of_examples)
@@ -182,9 +203,36 @@ def kernel_gradients(
     return total if is_summed else None, each
 
 
-def as_kernel(gradient: Float[Array, "features columns"], size: int) -> Array:
-    """A kernel ``[size, size, channels, features]`` from a row of products a feature."""
-    return gradient.reshape(len(gradient), size, size, -1).transpose(1, 2, 3, 0)
+def _depthwise_gradients(block, size, x, of_batch, of_examples):
+    """Sums over pixels of shifted images times cotangents, an image at a time."""
+    h, (batch, height, width, channels) = _hidden(block, x), x.shape
+    pad = block.dilation * (size // 2)
+    padded = jnp.pad(h, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    rows = padded.reshape(batch, height + 2 * pad, -1)
+    given = [] if of_batch is None else [of_batch]
+    given += [] if of_examples is None else list(of_examples)
+    shifts = [block.dilation * tap for tap in range(size)]
+
+    def step(total, image):
+        rows, cotangents = image
+        # Rows of pixels and channels are kept whole, for wide vector loads.
+        shifted = (
+            rows[i : i + height, j * channels : (j + width) * channels]
+            for i in shifts
+            for j in shifts
+        )
+        taps = [[jnp.sum(a * g, 0) for g in cotangents] for a in shifted]
+        sums = jnp.stack([jnp.stack(one) for one in zip(*taps, strict=True)])
+        sums = sums.reshape(len(given), size * size, width, channels).sum(2)
+        if of_batch is None:
+            return total, sums
+        return total + sums[0], sums[1:]
+
+    cotangents = [g.reshape(batch, height, -1) for g in given]
+    start = jnp.zeros((size * size, channels) if of_batch is not None else (), h.dtype)
+    total, each = lax.scan(step, start, (rows, cotangents))
+    total = None if of_batch is None else total.reshape(size, size, channels)
+    return total, None if of_examples is None else each.reshape(batch, len(of_examples), -1)
 
 
 def _hidden(block, x):
@@ -246,7 +294,7 @@ def forward_tangent(
     moved = None
     if x_tangent is not None:
         masked = jnp.where(x > 0, x_tangent, 0) if block.has_relu else x_tangent
-        moved = convolve(masked, params["kernel"], block.stride)
+        moved = convolve(block, masked, params["kernel"])
     if not block.is_normalized:
         own = saved.z - params["bias"][None, None, None] if "bias" in params else saved.z
         return Tangent(own if moved is None else own + moved, None)
@@ -309,10 +357,10 @@ def backward_tangent(
     # gradient is that of cotangents and convolutions by it, which is the faster kernel.
     h = _hidden(block, x)
     if x_tangent is None:
-        product = jnp.vdot(gy_tangent, convolve(h, gradient, block.stride))
+        product = jnp.vdot(gy_tangent, convolve(block, h, gradient))
     else:
         masked = jnp.where(x > 0, x_tangent, 0) if block.has_relu else x_tangent
-        both = convolve(jnp.concatenate([h, masked]), gradient, block.stride)
+        both = convolve(block, jnp.concatenate([h, masked]), gradient)
         product = jnp.vdot(jnp.concatenate([gy_tangent, gy]), both)
     if not is_input_asked:
         return None, product

@@ -1,44 +1,41 @@
 """A network as a list of steps between numbered values, which can be walked forward and back."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
+import jax.numpy as jnp
+from jax import Array
 
 from nasjax.metrics.conv_rule import ConvBlock
 from nasjax.networks import LayerConfig
-from nasjax.networks.pooling import avg_pool_3x3, halve, max_pool_3x3
-from nasjax.spaces.nasbench201 import EDGES, OPERATIONS, prune
 
 IMAGES = 0
 """The number of the value that is the batch of images."""
+
+PlainFn = Callable[[Array], Array]
+"""An operation without parameters that treats every example by itself."""
 
 
 class Step(NamedTuple):
     """One operation; values that several steps lead to are sums.
 
     Attributes:
-      kind: ``"conv"``, ``"affine"``, ``"classify"`` or a key of ``PLAIN``.
-      source: number of the value that it reads.
-      target: number of the value that it adds to; greater than ``source``.
+      kind: ``"conv"``, ``"normalize"``, ``"affine"``, ``"concat"``, ``"plain"`` or ``"classify"``:
+        the mean over all pixels and a dense layer.
+      sources: numbers of the values that it reads; one, but for ``"concat"``.
+      target: number of the value that it adds to; greater than those of its sources.
       path: of its parameters in the network's tree; empty where it has none.
       block: of a convolution.
+      operation: of a plain step.
     """
 
     kind: str
-    source: int
+    sources: tuple[int, ...]
     target: int
     path: tuple[str, ...] = ()
     block: ConvBlock | None = None
-
-
-PLAIN: dict[str, Callable] = {
-    "avg_pool": avg_pool_3x3,
-    "halve": halve,
-    "max_pool": max_pool_3x3,
-    "skip": lambda x: x,
-}
-"""Operations without parameters that treat every example by itself."""
+    operation: PlainFn | None = None
 
 
 class Plan(NamedTuple):
@@ -53,99 +50,90 @@ class Plan(NamedTuple):
     is_dead: bool
 
 
-class _Builder:
+def same(x: Array) -> Array:
+    """The operation of a skip connection."""
+    return x
+
+
+def relu(x: Array) -> Array:
+    """A ReLU that stands by itself, not before a convolution of the plan."""
+    return jnp.where(x > 0, x, 0)
+
+
+@functools.cache
+def first_channels(count: int) -> PlainFn:
+    """The operation that keeps the first channels, one object a count: programs are kept by it."""
+    return lambda x: x[..., :count]
+
+
+class PlanBuilder:
     """Collects steps and numbers values."""
 
     def __init__(self):
-        self.steps: list[Step] = []
+        """Starts with the images alone."""
+        self._steps: list[Step] = []
         self._num_values = 1
 
     def value(self) -> int:
+        """The number of a new value, which steps are to be added to."""
         self._num_values += 1
         return self._num_values - 1
 
-    def add(self, kind, source, target=None, path=(), block=None) -> int:
+    def add(self, kind: str, source: int, target: int | None = None, **attributes) -> int:
+        """Adds a step of one source; the number of its target, a new one for None."""
         target = self.value() if target is None else target
-        self.steps.append(Step(kind, source, target, path, block))
+        self._steps.append(Step(kind, (source,), target, **attributes))
         return target
 
-    def conv(self, source, path, config, *, target=None, stride=1, has_relu=True) -> int:
-        """ReLU, convolution and normalisation, as ``ReluConvNorm`` has them under ``path``."""
+    def plain(self, operation: PlainFn, source: int, target: int | None = None) -> int:
+        """Adds an operation without parameters."""
+        return self.add("plain", source, target, operation=operation)
+
+    def concat(self, sources: list[int]) -> int:
+        """Adds the concatenation of values along their channels."""
+        target = self.value()
+        self._steps.append(Step("concat", tuple(sources), target))
+        return target
+
+    def conv(
+        self,
+        source: int,
+        conv_path: tuple[str, ...],
+        norm_path: tuple[str, ...],
+        config: LayerConfig,
+        target: int | None = None,
+        **block,
+    ) -> int:
+        """Adds a convolution and the normalisation that follows.
+
+        Args:
+          source: what it reads.
+          conv_path: of its kernel.
+          norm_path: of the scale and offset of the normalisation, where there are any.
+          config: which of that there is.
+          target: what it adds to; None for a new value.
+          **block: attributes of ``ConvBlock``.
+
+        Returns:
+          The number of the target.
+        """
         is_normalized = config.normalization == "batch"
-        block = ConvBlock(has_relu, is_normalized, stride)
-        if is_normalized and config.use_affine:
-            source = self.add("conv", source, None, (*path, "conv"), block)
-            return self.add("affine", source, target, (*path, "norm"))
-        return self.add("conv", source, target, (*path, "conv"), block)
+        block = ConvBlock(is_normalized=is_normalized, **block)
+        if not (is_normalized and config.use_affine):
+            return self.add("conv", source, target, path=conv_path, block=block)
+        source = self.add("conv", source, path=conv_path, block=block)
+        return self.add("affine", source, target, path=norm_path)
 
+    def normalize(
+        self, source: int, path: tuple[str, ...], config: LayerConfig, target: int | None = None
+    ) -> int:
+        """Adds a normalisation by itself; nothing new for a network without."""
+        if config.normalization == "none":
+            return source if target is None else self.plain(same, source, target)
+        if not config.use_affine:
+            return self.add("normalize", source, target)
+        return self.add("affine", self.add("normalize", source), target, path=path)
 
-def nasbench201_plan(
-    genotype: np.ndarray,
-    *,
-    num_cells: int = 5,
-    config: LayerConfig | None = None,
-    cell_config: LayerConfig | None = None,
-    reduction_config: LayerConfig | None = None,
-) -> Plan:
-    """The steps of ``NasBench201Network``.
-
-    Args:
-      genotype: ``[6]``.
-      num_cells: cells a stage.
-      config: initialisation and normalisation; None takes ``LayerConfig()``.
-      cell_config: of the cells; None takes ``config``.
-      reduction_config: of the reduction blocks; None takes ``config``.
-
-    Returns:
-      The plan, without edges that no path from input to output takes.
-    """
-    genotype = prune(genotype)
-    if not genotype.any():
-        return Plan((), is_dead=True)
-    config = config or LayerConfig()
-    cell_config, reduction_config = cell_config or config, reduction_config or config
-    plan = _Builder()
-    stem = ConvBlock(False, config.normalization == "batch")
-    x = plan.add("conv", IMAGES, None, ("stem_conv",), stem)
-    if stem.is_normalized and config.use_affine:
-        x = plan.add("affine", x, None, ("stem_norm",))
-    for stage in range(3):
-        if stage > 0:
-            x = _reduction(plan, x, f"reduction_{stage}", reduction_config)
-        for cell in range(num_cells):
-            x = _cell(plan, x, genotype, f"stage_{stage}_cell_{cell}", cell_config)
-    if config.normalization == "batch":
-        x = plan.add("normalize", x)
-        if config.use_affine:
-            x = plan.add("affine", x, None, ("last_norm",))
-    plan.add("classify", x, None, ("classifier",))
-    return Plan(tuple(plan.steps), is_dead=False)
-
-
-def _reduction(plan, x, name, config) -> int:
-    middle = plan.conv(x, (name, "conv_a"), config, stride=2)
-    target = plan.value()
-    plan.conv(middle, (name, "conv_b"), config, target=target)
-    halved = plan.add("halve", x)
-    return plan.add("conv", halved, target, (name, "shortcut"), ConvBlock(False, False))
-
-
-def _cell(plan, x, genotype, name, config) -> int:
-    nodes = [x, None, None, None]
-    for edge, (target, source) in enumerate(EDGES):
-        operation = OPERATIONS[genotype[edge]]
-        if operation == "none":
-            continue
-        if nodes[target] is None:
-            nodes[target] = plan.value()
-        if operation in ("skip_connect", "avg_pool_3x3"):
-            kind = {"skip_connect": "skip", "avg_pool_3x3": "avg_pool"}[operation]
-            plan.add(kind, nodes[source], nodes[target])
-        else:
-            path = (name, f"edge_{edge}", operation)
-            plan.conv(nodes[source], path, config, target=nodes[target])
-    return nodes[3]
-
-
-PLANS: dict[str, Callable[..., Plan]] = {"nasbench201": nasbench201_plan}
-"""``(genotype, num_cells=, config=, ...) -> plan`` by space."""
+    def plan(self) -> Plan:
+        """All steps."""
+        return Plan(tuple(self._steps), is_dead=False)

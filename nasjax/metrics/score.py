@@ -135,9 +135,14 @@ def needed_statistics(metrics: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("outputs", *needs)))
 
 
-def batch_facts(x: Array, y: Array) -> dict[str, np.ndarray | int]:
+def batch_facts(x: Array, y: Array) -> dict[str, np.ndarray | int | float]:
     """What metrics need to know of the batch itself, beside statistics of networks."""
-    return {"labels": np.asarray(y), "num_duplicates": count_duplicates(x)}
+    norms = np.linalg.norm(np.asarray(x, np.float64).reshape(len(x), -1), axis=1)
+    return {
+        "labels": np.asarray(y),
+        "num_duplicates": count_duplicates(x),
+        "mean_norm": float(norms.mean()),
+    }
 
 
 def evaluate(metrics: Sequence[str], statistics: Statistics) -> Scores:

@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Int
 
 from nasjax.errors import InputError, unknown_name
-from nasjax.metrics.plan import PLANS
+from nasjax.metrics.plans import PLANS
 from nasjax.metrics.program import PROGRAMMED, space_program
 from nasjax.metrics.score import (
     Scores,
@@ -59,9 +59,9 @@ def space_scorer(
 
     Weights are drawn once, for every operation of every edge, and shared by all architectures, so
     that scores differ by architecture alone. Operations that no path from input to output takes
-    are left out. Only in spaces of NAS-Bench-101 the static networks are no parts of a one-shot
-    network: there the static network is scored, by ``"autodiff"`` and with weights of its own, and
-    ``"program"`` scores the one-shot network of ``nasbench1shot1``.
+    are left out. Only in spaces of NAS-Bench-101, where channels depend on the graph, the static
+    networks are no parts of a one-shot network: there they are scored with weights of their own,
+    and ``"program"`` scores the one-shot network of ``nasbench1shot1`` instead.
 
     Args:
       space: the space.
@@ -100,19 +100,20 @@ def space_scorer(
         genotype = prune(genotype) if space.name == "nasbench201" else np.asarray(genotype)
         if not space.is_connected(genotype):
             return evaluate(metrics, {"outputs": np.zeros((len(x), 1)), **facts})
-        found = {}
+        found, own = {}, params
+        module = static_network(space.name, genotype, **network)
+        if space.name not in SHARED and (shares["walk"] or shares["autodiff"]):
+            own = init_params(key, module, x)
         if shares["walk"]:
-            plan = PLANS[space.name](genotype, **_plan_options(network))
-            found |= walk_statistics(plan, params, x, y, shares["walk"], num_parts=num_parts)
+            options = {name: value for name, value in network.items() if name != "num_classes"}
+            plan = PLANS[space.name](genotype, **options)
+            found |= walk_statistics(plan, own, x, y, shares["walk"], num_parts=num_parts)
         if shares["program"]:
             found |= program(genotype)
         if shares["autodiff"]:
-            module = static_network(space.name, genotype, **network)
             if space.name in SHARED:
                 used = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
                 own = _part(params, used)
-            else:
-                own = init_params(key, module, x)
             scored = scored_network(space.name, genotype, own, **network)
             found |= statistics(scored, x, y, shares["autodiff"], **settings)
         return evaluate(metrics, found | facts)
@@ -151,11 +152,6 @@ def _walked(space, names, network, coupling) -> tuple[str, ...]:
     if coupling == "exact" and is_coupled:
         return tuple(name for name in names if name in WALKED - COUPLED)
     return tuple(name for name in names if name in WALKED)
-
-
-def _plan_options(network: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("num_cells", "config", "cell_config", "reduction_config")
-    return {name: network[name] for name in names if name in network}
 
 
 def _part(tree, names):

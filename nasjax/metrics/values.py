@@ -8,9 +8,12 @@ import numpy as np
 from nasjax.ntk import spectrum
 
 Statistics = Mapping[str, Any]
-"""Arrays on the host by the names of ``STATISTICS``, and ``labels`` and ``num_duplicates``."""
+"""Arrays on the host by the names of ``STATISTICS``, and those of ``score.batch_facts``."""
 
 _NO_RELU = "the network has no ReLU"
+_LEAST_SENSITIVITY = 1e-2
+"""Of outputs to inputs, in relative terms. Networks have 50 to 1,000 and rounding has 1e-4; where
+outputs scale with inputs, it is at least one."""
 
 
 class Measured(NamedTuple):
@@ -64,6 +67,10 @@ def jacob_cov(statistics: Statistics) -> Measured:
     gradients = _float64(statistics["input_gradient"])
     if not np.ptp(gradients, axis=1).all():
         return Measured(np.nan, "the outputs of an example do not depend on it")
+    sensitivity = np.linalg.norm(gradients, axis=1).mean() * statistics["mean_norm"]
+    if sensitivity < _LEAST_SENSITIVITY * np.linalg.norm(_float64(statistics["outputs"]).std(0)):
+        message = "input gradients are rounding: batch normalisation fixes the sum of the outputs"
+        return Measured(np.nan, message)
     values = np.linalg.eigvalsh(np.corrcoef(gradients)) + 1e-5
     if statistics["num_duplicates"] or values.min() <= 0:
         return Measured(np.nan, _with_cause("the correlations are singular", statistics))

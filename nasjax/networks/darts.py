@@ -172,7 +172,7 @@ class DartsOneShot(nn.Module):
         x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
         x = Normalization(self.config, name="stem_norm")(x)
         states = (x, x)
-        for features, kinds, first in _stages(self.channels, self.num_cells):
+        for features, kinds, first in stages(self.channels, self.num_cells):
             if kinds[0] == REDUCTION:
                 states = tuple(max_pool_3x3(state, stride=2) for state in states)
             cell = MixedCell(features, self.num_edges, self.mixture, self.config, parent=None)
@@ -253,7 +253,7 @@ class DartsNetwork(nn.Module):
         x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
         x = Normalization(self.config, name="stem_norm")(x)
         states = (x, x)
-        for features, kinds, first in _stages(self.channels, self.num_cells):
+        for features, kinds, first in stages(self.channels, self.num_cells):
             for i, kind in enumerate(kinds):
                 if kind == REDUCTION and self.reduction == "pool":
                     states = tuple(max_pool_3x3(state, stride=2) for state in states)
@@ -307,7 +307,7 @@ def _reduction_cells(num_cells: int) -> set[int]:
     return {num_cells // 3, 2 * num_cells // 3}
 
 
-def _stages(channels: int, num_cells: int) -> list[tuple[int, list[int], int]]:
+def stages(channels: int, num_cells: int) -> list[tuple[int, list[int], int]]:
     """(features, kind of each cell, position of the first cell) of each run of equal sizes."""
     stages: list[tuple[int, list[int], int]] = []
     for position in range(num_cells):

@@ -24,7 +24,9 @@ def init_params(key: Key, network: nn.Module, *args) -> PyTree:
     shapes = jax.eval_shape(network.init, jax.random.key(0), *args)["params"]
     paths, structure = jax.tree.flatten_with_path(shapes)
     sizes = [leaf.size if path[-1].key == "kernel" else 0 for path, leaf in paths]
-    draw = np.asarray(jax.random.normal(key, (sum(sizes),), np.float32))
+    # A longer draw begins with the same numbers: few lengths, as each one compiles a program.
+    length = 1 << sum(sizes).bit_length()
+    draw = np.asarray(jax.random.normal(key, (length,), np.float32))
     ends = np.cumsum(sizes)
 
     def initial(path, leaf, size, end):

@@ -18,14 +18,15 @@ from nasjax.spaces.nasbench101_graphs import OPERATIONS, Nasbench101Graph
 from nasjax.types import Images
 
 NUM_STACKS = 3
+CONV_SIZES = {"conv3x3-bn-relu": 3, "conv1x1-bn-relu": 1}
+"""Sides of the kernels of the operations that are convolution blocks."""
 
 
 def make_operation(operation: str, features: int, config: LayerConfig, **kwargs) -> nn.Module:
     """The module of one of ``OPERATIONS``, which keeps ``features`` channels."""
-    sizes = {"conv3x3-bn-relu": 3, "conv1x1-bn-relu": 1}
     if operation == "maxpool3x3":
         return Pool("max", **kwargs)
-    return ConvNormRelu(features, sizes[operation], config, **kwargs)
+    return ConvNormRelu(features, CONV_SIZES[operation], config, **kwargs)
 
 
 def vertex_channels(

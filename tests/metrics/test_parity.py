@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nasjax.metrics import score_network, scored_network, statistics
-from nasjax.metrics.plan import nasbench201_plan
+from nasjax.metrics.plans import nasbench201_plan
 from nasjax.metrics.score import batch_facts, evaluate, needed_statistics
 from nasjax.metrics.walk import WALKED, walk_statistics
 from nasjax.networks import LayerConfig

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from nasjax.errors import InputError
-from nasjax.metrics import METRICS, space_scorer
-from nasjax.metrics import walk as walk_module
+from nasjax.metrics import METRICS, space_scorer, walk_steps
 from nasjax.spaces import get_space
 
 SIZES = {"channels": 2, "num_cells": 1, "num_classes": 3}
@@ -53,7 +52,7 @@ def test_engines_agree_on_all_metrics(space):
 
 
 def _num_programs():
-    jitted = [value for value in vars(walk_module).values() if hasattr(value, "_cache_size")]
+    jitted = [value for value in vars(walk_steps).values() if hasattr(value, "_cache_size")]
     assert len(jitted) > 10
     return sum(value._cache_size() for value in jitted)
 
@@ -68,6 +67,20 @@ def test_walks_compile_nothing_for_another_architecture():
     before = _num_programs()
     score(np.array([3, 4, 2, 1, 2, 4]))
     assert _num_programs() == before
+
+
+def test_walks_of_darts_come_to_compile_nothing():
+    space = get_space("darts")
+    sizes = {"channels": 2, "num_cells": 3, "num_classes": 3}
+    score = space_scorer(space, *_batch(), ["grad_norm", "jacob_cov"], network=sizes)
+    counts, values = [], []
+    for seed in range(13):
+        scores = score(np.asarray(space.sample(jax.random.key(seed))))
+        counts.append(_num_programs())
+        values.append(scores.values["grad_norm"])
+        assert "batch normalisation fixes the sum" in scores.flags["jacob_cov"]
+    assert counts[-1] == counts[-4]
+    assert len(set(values)) == 13
 
 
 def test_a_program_is_compiled_once(monkeypatch):
@@ -114,7 +127,7 @@ def test_engines_say_what_they_do_not_have():
     x, y = _batch()
     with pytest.raises(InputError, match="engine='program' does not have activations"):
         space_scorer(SPACE, x, y, ["naswot"], network=SIZES, engine="program")
-    with pytest.raises(InputError, match="engine='walk' does not have .*for darts"):
-        space_scorer(get_space("darts"), x, y, ["snip"], network=SIZES, engine="walk")
+    with pytest.raises(InputError, match="engine='walk' does not have .*for mlp"):
+        space_scorer(get_space("mlp"), x[:, 0, 0], y, ["snip"], engine="walk")
     with pytest.raises(InputError, match="unknown engine 'wlak'.*Did you mean 'walk'"):
         space_scorer(SPACE, x, y, ["snip"], network=SIZES, engine="wlak")

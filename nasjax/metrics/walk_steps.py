@@ -1,0 +1,313 @@
+"""What walks compute at single steps: each a small program, compiled once for each shape."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from nasjax.metrics import conv_rule as rule
+from nasjax.metrics.plan import same
+from nasjax.metrics.statistics import mean_loss
+
+
+class Wants(NamedTuple):
+    """What is read off a layer on the way back; hashable.
+
+    Attributes:
+      is_gradient: the gradient of the loss, whose cotangent is the first.
+      is_fisher: the Fisher sums, of that cotangent.
+      num_kernels: how many of the cotangents after it have a kernel.
+    """
+
+    is_gradient: bool
+    is_fisher: bool
+    num_kernels: int
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the loss has a cotangent, the first."""
+        return self.is_gradient or self.is_fisher
+
+
+class Seen(NamedTuple):
+    """What a layer gives on the way back; None where it was not asked for.
+
+    Attributes:
+      gradient: of its weights, in their shape.
+      sums: of squares, products and magnitudes of that gradient.
+      fisher: sums over channels, plain and times weights.
+    """
+
+    gradient: Array | None = None
+    sums: tuple[Array, Array, Array] | None = None
+    fisher: tuple[Array, Array] | None = None
+
+
+def _sum(total: Array | None, more: Array) -> Array:
+    return more if total is None else total + more
+
+
+def _new_sum(total: Array | None, more: Array) -> Array | None:
+    """None for ``more`` itself, which the program gives already: it is not to be copied."""
+    return None if total is None else total + more
+
+
+@partial(jax.jit, static_argnums=0)
+def conv(block, params, x, total):
+    """A convolution block: the sum with ``total``, None for the output itself, and what is kept."""
+    saved = rule.forward(block, params, x)
+    return _new_sum(total, saved.z), saved
+
+
+@jax.jit
+def normalize(x, total):
+    """Batch normalisation by itself, as ``conv``."""
+    saved = rule.normalize(x)
+    return _new_sum(total, saved.z), saved
+
+
+@jax.jit
+def affine(params, x, total):
+    """A scale and an offset a channel, added to ``total``."""
+    return _sum(total, x * params["scale"][None, None, None] + params["bias"][None, None, None])
+
+
+@partial(jax.jit, static_argnums=0)
+def _plain_added(operation, x, total):
+    return _sum(total, operation(x))
+
+
+def plain(operation, x, total):
+    """An operation without parameters, added to ``total``."""
+    return x if _is_same(operation, total) else _plain_added(operation, x, total)
+
+
+def _is_same(operation: Callable, total: Array | None) -> bool:
+    """Whether a step passes its input on and no more, so that nothing is to be computed."""
+    return operation is same and total is None
+
+
+concat = jax.jit(lambda values: jnp.concatenate(values, -1))
+
+
+def _logits(params, x):
+    return x.mean((1, 2)) @ params["kernel"] + params["bias"][None]
+
+
+classify = jax.jit(_logits)
+
+
+@jax.jit
+def agreement(x, total, count):
+    """ReLUs that are both on or both off in two examples."""
+    signs = jnp.where(x > 0, 1.0, -1.0).reshape(len(x), -1)
+    return _sum(total, count * (signs.shape[1] + signs @ signs.T) / 2)
+
+
+def _layer_sums(kernel, gradient):
+    product = kernel * gradient
+    return jnp.sum(gradient * gradient), jnp.sum(product), jnp.sum(jnp.abs(product))
+
+
+def _fisher_sums(pixels: Array, fan: int):
+    """From ``[batch, channels]``, sums over pixels of output times cotangent."""
+    channels = (pixels**2).mean(0).sum() / 2
+    return channels, channels * fan
+
+
+def _add_kernels(kernels: Array, gradients: Array) -> Array:
+    """Adds products of ``[batch, kernels, parameters]`` to ``[kernels, batch, batch]``."""
+    products = [jnp.matmul(rows, rows.T, precision="highest") for rows in gradients.swapaxes(0, 1)]
+    return kernels + jnp.stack(products)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def conv_back(block, wants, is_input_asked, params, x, saved, g, total, kernels):
+    """Cotangents of the input added to ``total``, kernels with its own, and what was asked for."""
+    gy, size, first = rule.unnormalized(saved, g), params["kernel"].shape[0], int(wants.has_loss)
+    if size > 1:  # or every reader computes it anew
+        gy = lax.optimization_barrier(gy)
+    gradient = sums = fisher = None
+    of_examples = gy[first : first + wants.num_kernels] if wants.num_kernels else None
+    if wants.is_gradient or wants.num_kernels:
+        of_batch = gy[0] if wants.is_gradient else None
+        gradient, each = rule.kernel_gradients(block, size, x, of_batch, of_examples)
+    if wants.is_gradient:
+        sums = _layer_sums(params["kernel"], gradient)
+    if wants.num_kernels:
+        kernels = _add_kernels(kernels, each)
+        if "bias" in params:
+            kernels = _add_kernels(kernels, of_examples.sum((2, 3)).swapaxes(0, 1))
+    if wants.is_fisher:
+        pixels = (gy[0] * saved.z).sum((1, 2))
+        if saved.rate is not None:
+            moved = gy[0].sum((1, 2)) * saved.mean[None]
+            pixels = pixels / saved.rate[None] + moved
+        fisher = _fisher_sums(pixels, params["kernel"].size // params["kernel"].shape[-1])
+    seen = Seen(gradient, sums, fisher)
+    if not is_input_asked:
+        return total, kernels, seen
+    return _sum(total, rule.input_cotangents(block, params, x, gy)), kernels, seen
+
+
+@jax.jit
+def normalize_back(saved, g, total):
+    """Cotangents of the input of ``normalize``, added to ``total``."""
+    return _sum(total, rule.unnormalized(saved, g))
+
+
+@partial(jax.jit, static_argnums=0)
+def affine_back(wants, params, x, g, kernels):
+    """Cotangents of the input of ``affine``, and kernels with its own."""
+    if wants.num_kernels:
+        chosen = g[int(wants.has_loss) :][: wants.num_kernels]
+        for gradients in (chosen * x[None], chosen):
+            kernels = _add_kernels(kernels, gradients.sum((2, 3)).swapaxes(0, 1))
+    return g * params["scale"][None, None, None, None], kernels
+
+
+@partial(jax.jit, static_argnums=0)
+def _plain_back_added(operation, x, g, total):
+    back = jax.vjp(operation, x)[1]
+    return _sum(total, jax.vmap(lambda one: back(one)[0])(g))
+
+
+def plain_back(operation, x, g, total):
+    """Cotangents of the input of ``plain``, added to ``total``."""
+    return g if _is_same(operation, total) else _plain_back_added(operation, x, g, total)
+
+
+@partial(jax.jit, static_argnums=0)
+def concat_back(widths, g, totals):
+    """Each source's part of the cotangents, added to its total."""
+    parts = jnp.split(g, np.cumsum(widths)[:-1], -1)
+    return [_sum(total, part) for total, part in zip(totals, parts, strict=True)]
+
+
+@partial(jax.jit, static_argnums=0)
+def classify_back(wants, params, x, logits, g, kernels):
+    """As ``conv_back``, of the mean over pixels and the dense layer."""
+    features, back = jax.vjp(lambda x: x.mean((1, 2)), x)
+    gradient = sums = fisher = None
+    if wants.is_gradient:
+        gradient = features.T @ g[0]
+        sums = _layer_sums(params["kernel"], gradient)
+    if wants.num_kernels:
+        # Of an outer product and, for the bias, of the cotangent itself.
+        chosen = g[int(wants.has_loss) :][: wants.num_kernels]
+        products = jnp.einsum("kic,kjc->kij", chosen, chosen, precision="highest")
+        own = jnp.matmul(features, features.T, precision="highest")
+        kernels = kernels + products * (own + 1)[None]
+    if wants.is_fisher:
+        fisher = _fisher_sums(logits * g[0], len(params["kernel"]))
+    through = jax.vmap(lambda one: back(one @ params["kernel"].T)[0])(g)
+    return through, kernels, Seen(gradient, sums, fisher)
+
+
+# --- along the parameters -----------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnums=0)
+def conv_tangent(block, params, x, x_tangent, saved, total):
+    """How the output of ``conv`` moves, added to ``total``, and what it keeps."""
+    tangent = rule.forward_tangent(block, params, x, x_tangent, saved)
+    return _new_sum(total, tangent.z), tangent
+
+
+@jax.jit
+def normalize_tangent(saved, moved, total):
+    """How the output of ``normalize`` moves, as ``conv_tangent``."""
+    tangent = rule.normalize_tangent(saved, moved)
+    return _new_sum(total, tangent.z), tangent
+
+
+@jax.jit
+def scaled(params, moved, total):
+    """How values and cotangents move through ``affine``, added to ``total``."""
+    return _sum(total, moved * params["scale"][None, None, None])
+
+
+@partial(jax.jit, static_argnums=0)
+def _plain_tangent_added(operation, x, moved, total):
+    return _sum(total, jax.jvp(operation, (x,), (moved,))[1])
+
+
+def plain_tangent(operation, x, moved, total):
+    """How the output of ``plain`` moves, added to ``total``."""
+    if _is_same(operation, total):
+        return moved
+    return _plain_tangent_added(operation, x, moved, total)
+
+
+@jax.jit
+def classify_tangent(params, x, moved, y, gradient):
+    """How the cotangent of the classifier's input moves, and its gradient along the gradient."""
+
+    def back(kernel, x):
+        loss = lambda kernel, x: mean_loss(_logits({**params, "kernel": kernel}, x), y)  # noqa: E731
+        return jax.grad(loss, (0, 1))(kernel, x)
+
+    kernel = params["kernel"]
+    moved_kernel, moved_input = jax.jvp(back, (kernel, x), (kernel, moved))[1]
+    return moved_input, jnp.vdot(moved_kernel, gradient)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def conv_tangent_back(
+    block, is_input_asked, params, x, x_tangent, saved, tangent, g, g_tangent, gradient, total
+):
+    """How the input's cotangent moves, added to ``total``, and the layer's ``theta H g``."""
+    moved, product = rule.backward_tangent(
+        *(block, params, x, x_tangent, saved, tangent, g[0], g_tangent, gradient),
+        is_input_asked=is_input_asked,
+    )
+    return _sum(total, moved) if is_input_asked else total, product
+
+
+@jax.jit
+def normalize_tangent_back(saved, tangent, g, g_tangent):
+    """How the cotangent of the input of ``normalize`` moves."""
+    return rule.unnormalized_tangent(saved, tangent, g[0], g_tangent)[1]
+
+
+def plain_tangent_back(operation, x, g_tangent, total):
+    """How the cotangent of the input of ``plain`` moves, added to ``total``."""
+    back = plain_back(operation, x, g_tangent[None], None if total is None else total[None])
+    return back[0]
+
+
+# --- SynFlow ---
+
+
+@partial(jax.jit, static_argnums=0)
+def conv_flow(block, params, flow, logarithm, total):
+    """Value and derivative behind a convolution of magnitudes, added to ``total``."""
+    value, moved = rule.convolve(block, flow, jnp.abs(params["kernel"]))
+    moved = moved + value
+    if "bias" in params:  # of the scale that values have by now
+        value = value + jnp.exp(-logarithm) * jnp.abs(params["bias"])[None, None]
+    return _sum(total, jnp.stack([value, moved]))
+
+
+@partial(jax.jit, static_argnums=0)
+def plain_flow(operation, flow, total):
+    """The same behind an operation without parameters."""
+    return _sum(total, jnp.concatenate(jax.jvp(operation, (flow[:1],), (flow[1:],))))
+
+
+@jax.jit
+def rescaled(flow, logarithm):
+    """A flow of scale one, and the logarithm of all scales taken out."""
+    scale = flow[0].max()
+    return flow / scale, logarithm + jnp.log(scale)
+
+
+@jax.jit
+def classify_flow(params, flow):
+    """The sum of outputs and of their derivatives."""
+    value, moved = flow.mean((1, 2)) @ jnp.abs(params["kernel"])
+    return (value + moved).sum()
