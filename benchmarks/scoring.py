@@ -3,12 +3,14 @@
     python benchmarks/scoring.py                         # every metric alone, then the set
     python benchmarks/scoring.py --metrics set           # the set alone
     python benchmarks/scoring.py --metrics set --processes 1,2   # and how the rate grows
+    python benchmarks/scoring.py --peer                  # beside plain PyTorch (pip install torch)
 
 Each metric runs in a process of its own: seconds of the first architectures, in which all
 operations are compiled, then the least of ``--repeats`` runs for three fixed cells and the mean of
-a random sample. The rate is that of multiplications and additions in convolutions, as a share of
-what the same machine reaches in one matrix product of 2048 x 2048 in the same process. With
-``--processes`` so many processes of one thread, each pinned to a core of its own, score the sample.
+a random sample. With ``--peer`` the same metric of ``scoring_torch.py`` follows. The rate is that
+of multiplications and additions in convolutions, as a share of what the same machine reaches in one
+matrix product of 2048 x 2048 in the same process. With ``--processes`` so many processes of one
+thread, each pinned to a core of its own, score the sample.
 """
 
 import argparse
@@ -85,7 +87,12 @@ def measure(options):
         jax.random.key(options.seed), dataset.images, dataset.labels, options.batch_size
     )
     sizes = {"channels": options.channels, "num_cells": options.cells, "num_classes": 10}
-    score = space_scorer(SPACE, x, y, metrics, network=sizes, engine=options.engine)
+    if options.engine == "torch":
+        from scoring_torch import torch_scorer
+
+        score = torch_scorer(options.one, x, y, **sizes)
+    else:
+        score = space_scorer(SPACE, x, y, metrics, network=sizes, engine=options.engine)
     cells = sample(options)
     start = time.perf_counter()
     for cell in (*map(np.array, FIXED.values()), *cells):
@@ -114,12 +121,12 @@ def measure(options):
     print(json.dumps(found))
 
 
-def start(options, name, *, core=None):
+def start(options, name, *, engine=None, core=None):
     """A process that measures one entry, on one core if it is given."""
     command = [sys.executable, __file__, "--one", name]
     for option in ("batch_size", "channels", "cells", "num_random", "repeats", "seed", "data"):
         command += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
-    command += ["--engine", options.engine]
+    command += ["--engine", engine or options.engine]
     if core is not None:
         # By the number of cores that a process may use, XLA chooses its number of threads.
         command = ["taskset", "-c", str(core), *command]
@@ -135,19 +142,20 @@ def main(options):
     )
     names = list(SETS) if options.metrics == "all" else options.metrics.split(",")
     for name in names:
-        output = start(options, name).communicate()[0]
-        found = json.loads(output.splitlines()[-1])
-        print(
-            f"{name:27s} first {found['first']:5.1f} s  random {found['mean']:.3f} s "
-            f"(deviation {found['deviation']:.3f})  skips {found['skips']:.3f}  1x1 "
-            f"{found['1x1']:.3f}  3x3 {found['3x3']:.3f}  {found['gib']:.1f} GiB"
-            + (
-                f"  {100 * found['share']:.0f} % of the matrix product's rate"
-                if SETS[name][1]
-                else ""
-            ),
-            flush=True,
-        )
+        for engine in (options.engine, "torch") if options.peer else (options.engine,):
+            output = start(options, name, engine=engine).communicate()[0]
+            found = json.loads(output.splitlines()[-1])
+            print(
+                f"{name:27s} {engine:5s} first {found['first']:5.1f} s  random {found['mean']:.3f} "
+                f"s (deviation {found['deviation']:.3f})  skips {found['skips']:.3f}  1x1 "
+                f"{found['1x1']:.3f}  3x3 {found['3x3']:.3f}  {found['gib']:.1f} GiB"
+                + (
+                    f"  {100 * found['share']:.0f} % of the matrix product's rate"
+                    if SETS[name][1]
+                    else ""
+                ),
+                flush=True,
+            )
     for count in map(int, filter(None, options.processes.split(","))):
         running = [start(options, names[-1], core=core) for core in range(count)]
         means = [json.loads(p.communicate()[0].splitlines()[-1])["mean"] for p in running]
@@ -160,6 +168,7 @@ if __name__ == "__main__":
     parser.add_argument("--metrics", default="all", help=f"all, or some of: {', '.join(SETS)}")
     parser.add_argument("--processes", default="", help="numbers joined by commas")
     parser.add_argument("--engine", default="walk")
+    parser.add_argument("--peer", action="store_true", help="plain PyTorch too")
     parser.add_argument("--data", default="random")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--channels", type=int, default=16)

@@ -51,13 +51,13 @@ class _Back(NamedTuple):
     Attributes:
       kernels: ``[kernels, batch, batch]``, of layers and of what normalises.
       seen: what layers gave, by place of step.
-      input_cotangents: ``[cotangents, batch, ...]``, or None.
+      input_cotangents: of the images, one for each cotangent; None if that was not asked for.
       product: the sum of ``theta H g``, or None.
     """
 
     kernels: tuple[Array, Array]
     seen: dict[int, steps.Seen]
-    input_cotangents: Array | None
+    input_cotangents: tuple[Array, ...] | None
     product: Array | None
 
 
@@ -112,7 +112,7 @@ def _walk_back(
     params,
     run: _Forward,
     y,
-    cotangents: Array,
+    cotangents: tuple[Array, ...],
     wants: steps.Wants,
     *,
     is_input_asked=False,
@@ -122,7 +122,7 @@ def _walk_back(
     g_moved: dict[int, Array] = {}
     product = None
     batch = len(run.values[IMAGES])
-    of_layers = jnp.zeros((wants.num_kernels, batch, batch), cotangents.dtype)
+    of_layers = jnp.zeros((wants.num_kernels, batch, batch), cotangents[0].dtype)
     of_others = of_layers
     first = {}
     for place, step in enumerate(plan.steps):
@@ -182,7 +182,7 @@ def _move_back(run: _Forward, place: int, step: Step, weights, y, g, g_moved, se
         _split_back(run, step, g_moved)
         return product
     else:
-        total = steps.plain_tangent_back(step.operation, source, arriving, total)
+        total = steps.plain_back(step.operation, source, arriving, total)
     g_moved[read] = total
     return product
 
@@ -261,9 +261,8 @@ def _read_back(plan, params, run, y, names, cotangents, found) -> None:
     kernels = [name for name in ("sum", "label") if any(f"kernel:{name}" in n for n in names)]
     is_gradient = not {"gradient", "hessian"}.isdisjoint(names)
     wants = steps.Wants(is_gradient, "fisher" in names, len(kernels))
-    stacked = jnp.stack(list(cotangents.values()))
-    is_input_asked = "input_gradient" in names
-    back = _walk_back(plan, params, run, y, stacked, wants, is_input_asked=is_input_asked)
+    given, is_input_asked = tuple(cotangents.values()), "input_gradient" in names
+    back = _walk_back(plan, params, run, y, given, wants, is_input_asked=is_input_asked)
     seen = back.seen
     # Hundreds of numbers: put together on the host, where that costs no program each.
     layers = jax.device_get([(seen[place].sums, seen[place].fisher) for place in sorted(seen)])
@@ -289,7 +288,7 @@ def _traces(plan, params, run, y, cotangents) -> Array:
     """``[batch]``: squared gradient norms of every example's own share."""
     wants = steps.Wants(is_gradient=False, is_fisher=False, num_kernels=1)
     copy = _Forward(dict(run.values), dict(run.saved), {}, {})
-    of_layers, of_others = _walk_back(plan, params, copy, y, cotangents[None], wants).kernels
+    of_layers, of_others = _walk_back(plan, params, copy, y, (cotangents,), wants).kernels
     return jnp.diag(of_layers[0] + of_others[0])
 
 
@@ -313,7 +312,7 @@ def _split_gradients(plan, params, x, y, num_parts):
     for part_x, part_y in zip(jnp.split(x, num_parts), jnp.split(y, num_parts), strict=True):
         run = _walk_forward(plan, params, part_x)
         slope = jax.grad(mean_loss)(run.values[plan.steps[-1].target], part_y)
-        seen = _walk_back(plan, params, run, part_y, slope[None], wants).seen
+        seen = _walk_back(plan, params, run, part_y, (slope,), wants).seen
         parts.append([seen[place].gradient for place in sorted(seen)])
     return jax.jit(split_sums)(parts)
 

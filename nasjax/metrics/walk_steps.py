@@ -1,6 +1,6 @@
 """What walks compute at single steps: each a small program, compiled once for each shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +32,11 @@ class Wants(NamedTuple):
         """Whether the loss has a cotangent, the first."""
         return self.is_gradient or self.is_fisher
 
+    def with_kernels(self, cotangents: Sequence[Array]) -> Sequence[Array]:
+        """Those of the cotangents that have a kernel."""
+        first = int(self.has_loss)
+        return cotangents[first : first + self.num_kernels]
+
 
 class Seen(NamedTuple):
     """What a layer gives on the way back; None where it was not asked for.
@@ -47,8 +52,9 @@ class Seen(NamedTuple):
     fisher: tuple[Array, Array] | None = None
 
 
-def _sum(total: Array | None, more: Array) -> Array:
-    return more if total is None else total + more
+def _sum(total, more):
+    """Of arrays, or of one cotangent after the other."""
+    return more if total is None else jax.tree.map(jnp.add, total, more)
 
 
 def _new_sum(total: Array | None, more: Array) -> Array | None:
@@ -119,29 +125,28 @@ def _fisher_sums(pixels: Array, fan: int):
     return channels, channels * fan
 
 
-def _add_kernels(kernels: Array, gradients: Array) -> Array:
-    """Adds products of ``[batch, kernels, parameters]`` to ``[kernels, batch, batch]``."""
-    products = [jnp.matmul(rows, rows.T, precision="highest") for rows in gradients.swapaxes(0, 1)]
-    return kernels + jnp.stack(products)
+def _add_kernels(kernels: Array, gradients: Sequence[Array]) -> Array:
+    """Adds products of ``[batch, parameters]`` to ``[kernels, batch, batch]``."""
+    return kernels + jnp.stack([jnp.matmul(a, a.T, precision="highest") for a in gradients])
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def conv_back(block, wants, is_input_asked, params, x, saved, g, total, kernels):
     """Cotangents of the input added to ``total``, kernels with its own, and what was asked for."""
-    gy, size, first = rule.unnormalized(saved, g), params["kernel"].shape[0], int(wants.has_loss)
-    if size > 1:  # or every reader computes it anew
+    gy, size = [rule.unnormalized(saved, one) for one in g], params["kernel"].shape[0]
+    if size > 1:  # or every reader computes them anew
         gy = lax.optimization_barrier(gy)
     gradient = sums = fisher = None
-    of_examples = gy[first : first + wants.num_kernels] if wants.num_kernels else None
-    if wants.is_gradient or wants.num_kernels:
+    of_examples = wants.with_kernels(gy)
+    if wants.is_gradient or of_examples:
         of_batch = gy[0] if wants.is_gradient else None
         gradient, each = rule.kernel_gradients(block, size, x, of_batch, of_examples)
     if wants.is_gradient:
         sums = _layer_sums(params["kernel"], gradient)
-    if wants.num_kernels:
-        kernels = _add_kernels(kernels, each)
+    if of_examples:
+        kernels = _add_kernels(kernels, each.swapaxes(0, 1))
         if "bias" in params:
-            kernels = _add_kernels(kernels, of_examples.sum((2, 3)).swapaxes(0, 1))
+            kernels = _add_kernels(kernels, [one.sum((1, 2)) for one in of_examples])
     if wants.is_fisher:
         pixels = (gy[0] * saved.z).sum((1, 2))
         if saved.rate is not None:
@@ -151,41 +156,46 @@ def conv_back(block, wants, is_input_asked, params, x, saved, g, total, kernels)
     seen = Seen(gradient, sums, fisher)
     if not is_input_asked:
         return total, kernels, seen
-    return _sum(total, rule.input_cotangents(block, params, x, gy)), kernels, seen
+    through = tuple(rule.input_cotangent(block, params, x, one) for one in gy)
+    return _sum(total, through), kernels, seen
 
 
 @jax.jit
 def normalize_back(saved, g, total):
     """Cotangents of the input of ``normalize``, added to ``total``."""
-    return _sum(total, rule.unnormalized(saved, g))
+    return _sum(total, tuple(rule.unnormalized(saved, one) for one in g))
 
 
 @partial(jax.jit, static_argnums=0)
 def affine_back(wants, params, x, g, kernels):
     """Cotangents of the input of ``affine``, and kernels with its own."""
-    if wants.num_kernels:
-        chosen = g[int(wants.has_loss) :][: wants.num_kernels]
-        for gradients in (chosen * x[None], chosen):
-            kernels = _add_kernels(kernels, gradients.sum((2, 3)).swapaxes(0, 1))
-    return g * params["scale"][None, None, None, None], kernels
+    chosen = wants.with_kernels(g)
+    if chosen:
+        kernels = _add_kernels(kernels, [(one * x).sum((1, 2)) for one in chosen])
+        kernels = _add_kernels(kernels, [one.sum((1, 2)) for one in chosen])
+    return tuple(one * params["scale"][None, None, None] for one in g), kernels
 
 
 @partial(jax.jit, static_argnums=0)
 def _plain_back_added(operation, x, g, total):
     back = jax.vjp(operation, x)[1]
-    return _sum(total, jax.vmap(lambda one: back(one)[0])(g))
+    return _sum(total, jax.tree.map(lambda one: back(one)[0], g))
 
 
 def plain_back(operation, x, g, total):
-    """Cotangents of the input of ``plain``, added to ``total``."""
+    """Cotangents of the input of ``plain``, one or several, added to ``total``."""
     return g if _is_same(operation, total) else _plain_back_added(operation, x, g, total)
 
 
 @partial(jax.jit, static_argnums=0)
 def concat_back(widths, g, totals):
     """Each source's part of the cotangents, added to its total."""
-    parts = jnp.split(g, np.cumsum(widths)[:-1], -1)
-    return [_sum(total, part) for total, part in zip(totals, parts, strict=True)]
+    ends = np.cumsum(widths)
+
+    def part(width, end):
+        return jax.tree.map(lambda one: one[..., end - width : end], g)
+
+    return [_sum(total, part(*at)) for total, *at in zip(totals, widths, ends, strict=True)]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -196,15 +206,13 @@ def classify_back(wants, params, x, logits, g, kernels):
     if wants.is_gradient:
         gradient = features.T @ g[0]
         sums = _layer_sums(params["kernel"], gradient)
-    if wants.num_kernels:
-        # Of an outer product and, for the bias, of the cotangent itself.
-        chosen = g[int(wants.has_loss) :][: wants.num_kernels]
-        products = jnp.einsum("kic,kjc->kij", chosen, chosen, precision="highest")
-        own = jnp.matmul(features, features.T, precision="highest")
-        kernels = kernels + products * (own + 1)[None]
+    # Of an outer product and, for the bias, of the cotangent itself.
+    own = jnp.matmul(features, features.T, precision="highest") + 1
+    for place, one in enumerate(wants.with_kernels(g)):
+        kernels = kernels.at[place].add(own * jnp.matmul(one, one.T, precision="highest"))
     if wants.is_fisher:
         fisher = _fisher_sums(logits * g[0], len(params["kernel"]))
-    through = jax.vmap(lambda one: back(one @ params["kernel"].T)[0])(g)
+    through = tuple(back(one @ params["kernel"].T)[0] for one in g)
     return through, kernels, Seen(gradient, sums, fisher)
 
 
@@ -272,12 +280,6 @@ def conv_tangent_back(
 def normalize_tangent_back(saved, tangent, g, g_tangent):
     """How the cotangent of the input of ``normalize`` moves."""
     return rule.unnormalized_tangent(saved, tangent, g[0], g_tangent)[1]
-
-
-def plain_tangent_back(operation, x, g_tangent, total):
-    """How the cotangent of the input of ``plain`` moves, added to ``total``."""
-    back = plain_back(operation, x, g_tangent[None], None if total is None else total[None])
-    return back[0]
 
 
 # --- SynFlow ---
