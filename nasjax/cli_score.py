@@ -352,14 +352,28 @@ def _named(best, settings) -> str:
 def _print_correlations(found) -> None:
     from nasjax.runs.score_table import MAIN_ACCURACIES
 
-    for kind, title in (("spearman", "Spearman"), ("kendall", "Kendall")):
-        print(f"{title} correlation with accuracy [95 % interval], positive where the metric helps")
+    kinds = {
+        "spearman": "Spearman correlation with accuracy",
+        "kendall": "Kendall correlation with accuracy",
+        "spearman_failed_last": "Spearman correlation, failed architectures last",
+    }
+    counts = {kind: _num_pairs(found, kind) for kind in kinds}
+    for kind, title in kinds.items():
+        if kind == "spearman_failed_last" and counts[kind] == counts["spearman"]:
+            continue  # nothing failed
+        print(f"{title} [95 % interval], positive where the metric helps")
         titles = (name.replace("_", " ") for name in MAIN_ACCURACIES)
         rows = Table(_metric_column(), *titles, "pairs", box=None)
-        for metric, by_accuracy in found.items():
+        for (metric, by_accuracy), count in zip(found.items(), counts[kind], strict=True):
             numbers = [_interval(by_accuracy[name][kind]) for name in MAIN_ACCURACIES]
-            rows.add_row(metric, *numbers, str(by_accuracy[MAIN_ACCURACIES[0]][kind]["num_pairs"]))
+            rows.add_row(metric, *numbers, str(count))
         console.print(rows)
+
+
+def _num_pairs(found, kind: str) -> list[int]:
+    from nasjax.runs.score_table import MAIN_ACCURACIES
+
+    return [by_accuracy[MAIN_ACCURACIES[0]][kind]["num_pairs"] for by_accuracy in found.values()]
 
 
 def _interval(found) -> str:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from nasjax.errors import InputError
 from nasjax.evaluation import Nasbench201Table
@@ -55,6 +56,11 @@ def test_failures_and_cells_that_the_table_lacks_are_left_out():
     found = correlations(rows, CELLS, ("snip",), make_table(20))["snip"]["cifar10_test"]
     assert found["spearman"]["num_pairs"] == 18
     assert found["spearman"]["value"] == pytest.approx(1.0)
+    last = found["spearman_failed_last"]
+    values = [float(index) for index in range(20)]
+    values[3] = values[4] = -1.0
+    assert last["num_pairs"] == 20
+    assert last["value"] == pytest.approx(spearmanr(values, range(20)).statistic)
 
 
 def test_accuracies_of_cells_that_the_table_lacks_are_nan():
