@@ -2,7 +2,7 @@
 
     python benchmarks/scoring.py                         # every metric alone, then the set
     python benchmarks/scoring.py --metrics set           # the set alone
-    python benchmarks/scoring.py --metrics set --processes 1,2   # and how the rate grows
+    python benchmarks/scoring.py --metrics set --processes 1,2 --devices 1,2   # how the rate grows
     python benchmarks/scoring.py --peer                  # beside plain PyTorch (pip install torch)
 
 Each metric runs in a process of its own: seconds of the first architectures, in which all
@@ -10,15 +10,18 @@ operations are compiled, then the least of ``--repeats`` runs for three fixed ce
 a random sample. With ``--peer`` the same metric of ``scoring_torch.py`` follows. The rate is that
 of multiplications and additions in convolutions, as a share of what the same machine reaches in one
 matrix product of 2048 x 2048 in the same process. With ``--processes`` so many processes of one
-thread, each pinned to a core of its own, score the sample.
+thread, each pinned to a core of its own, score the sample; with ``--devices`` one process does, on
+so many devices (of CPUs: parts of one pool of threads).
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -79,9 +82,8 @@ def sample(options):
     return cells[: options.num_random]
 
 
-def measure(options):
-    """Times one entry of ``SETS`` and prints what it took, as JSON."""
-    metrics, num_passes = SETS[options.one]
+def scorer(options):
+    """The function that is timed, of one entry of ``SETS``."""
     dataset = load_data(options.data, key=jax.random.key(options.seed))
     x, y = sample_batch(
         jax.random.key(options.seed), dataset.images, dataset.labels, options.batch_size
@@ -90,9 +92,14 @@ def measure(options):
     if options.engine == "torch":
         from scoring_torch import torch_scorer
 
-        score = torch_scorer(options.one, x, y, **sizes)
-    else:
-        score = space_scorer(SPACE, x, y, metrics, network=sizes, engine=options.engine)
+        return torch_scorer(options.one, x, y, **sizes)
+    metrics, _ = SETS[options.one]
+    return space_scorer(SPACE, x, y, metrics, network=sizes, engine=options.engine)
+
+
+def measure(options):
+    """Times one entry of ``SETS`` and prints what it took, as JSON."""
+    score = scorer(options)
     cells = sample(options)
     start = time.perf_counter()
     for cell in (*map(np.array, FIXED.values()), *cells):
@@ -109,6 +116,7 @@ def measure(options):
 
     fixed = {name: least(np.array(cell)) for name, cell in FIXED.items()}
     drawn = [least(cell) for cell in cells]
+    _, num_passes = SETS[options.one]
     rate = num_passes * operations(np.array(FIXED["3x3"]), options) / fixed["3x3"]
     found = {
         "first": first,
@@ -121,8 +129,29 @@ def measure(options):
     print(json.dumps(found))
 
 
-def start(options, name, *, engine=None, core=None):
-    """A process that measures one entry, on one core if it is given."""
+def measure_devices(options):
+    """Prints networks a second on all devices, each with a thread and a scorer of its own."""
+    cells, devices = sample(options), jax.devices()
+    scorers = []
+    for device in devices:
+        with jax.default_device(device):
+            scorers.append(scorer(options))
+
+    def work(place):
+        with jax.default_device(devices[place]):
+            for cell in cells[place :: len(devices)]:
+                scorers[place](cell)
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        for _ in range(2):  # the first compiles
+            start = time.perf_counter()
+            list(pool.map(work, range(len(devices))))
+            seconds = time.perf_counter() - start
+    print(json.dumps({"rate": len(cells) / seconds}))
+
+
+def start(options, name, *, engine=None, core=None, num_devices=None):
+    """A process that measures one entry, on one core or several devices if they are given."""
     command = [sys.executable, __file__, "--one", name]
     for option in ("batch_size", "channels", "cells", "num_random", "repeats", "seed", "data"):
         command += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
@@ -130,7 +159,12 @@ def start(options, name, *, engine=None, core=None):
     if core is not None:
         # By the number of cores that a process may use, XLA chooses its number of threads.
         command = ["taskset", "-c", str(core), *command]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environment = dict(os.environ)
+    if num_devices is not None:
+        command += ["--on-devices"]
+        flag = f"--xla_force_host_platform_device_count={num_devices}"  # of CPUs alone
+        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flag}"
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def main(options):
@@ -161,12 +195,17 @@ def main(options):
         means = [json.loads(p.communicate()[0].splitlines()[-1])["mean"] for p in running]
         rate = sum(1 / mean for mean in means)
         print(f"{count} processes of one thread: {rate:.2f} networks a second ({names[-1]})")
+    for count in map(int, filter(None, options.devices.split(","))):
+        output = start(options, names[-1], num_devices=count).communicate()[0]
+        rate = json.loads(output.splitlines()[-1])["rate"]
+        print(f"{count} devices in one process: {rate:.2f} networks a second ({names[-1]})")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--metrics", default="all", help=f"all, or some of: {', '.join(SETS)}")
     parser.add_argument("--processes", default="", help="numbers joined by commas")
+    parser.add_argument("--devices", default="", help="numbers joined by commas")
     parser.add_argument("--engine", default="walk")
     parser.add_argument("--peer", action="store_true", help="plain PyTorch too")
     parser.add_argument("--data", default="random")
@@ -177,5 +216,11 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--on-devices", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
-    measure(parsed) if parsed.one else main(parsed)
+    if parsed.one is None:
+        main(parsed)
+    elif parsed.on_devices:
+        measure_devices(parsed)
+    else:
+        measure(parsed)

@@ -197,13 +197,13 @@ METRICS = {
 
 def torch_scorer(name, x, y, channels, num_cells, num_classes):
     """A function that computes one of ``METRICS``, or all one after the other for ``"set"``."""
-    x = torch.from_numpy(np.ascontiguousarray(np.moveaxis(np.asarray(x), -1, 1)))
-    y = torch.from_numpy(np.asarray(y)).long()
+    x = torch.from_numpy(np.array(np.moveaxis(np.asarray(x), -1, 1), order="C"))
+    y = torch.from_numpy(np.array(y)).long()
     metrics = METRICS.values() if name == "set" else (METRICS[name],)
 
     def score(genotype):
         return [
-            float(metric(network(genotype.tolist(), channels, num_cells, num_classes), x, y))
+            metric(network(genotype.tolist(), channels, num_cells, num_classes), x, y).item()
             for metric in metrics
         ]
 
