@@ -1,7 +1,7 @@
 """Statistics of a network by walking its plan: small programs, compiled once for each shape.
 
-One pass forward and one back serve all that is asked for; weight gradients of the batch and of
-every example fall out of one product with the patches of an image, and are summed up at once.
+One pass forward and one back serve all that is asked for; gradients of every example are multiplied
+with each other at once, layer by layer, and never kept.
 """
 
 from collections import Counter
