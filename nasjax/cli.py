@@ -23,6 +23,7 @@ from nasjax.cli_common import (
     SeedOption,
     console,
     default_table,
+    stoppable,
 )
 from nasjax.cli_score import score
 from nasjax.errors import InputError, unknown_name
@@ -231,7 +232,8 @@ def _progress() -> Iterator[Callable]:
         progress.update(tasks[phase], completed=step, numbers=numbers(record))
 
     try:
-        yield on_step
+        with stoppable(on_step) as checked:
+            yield checked
     finally:
         progress.stop()
 

@@ -20,6 +20,7 @@ from nasjax.cli_common import (
     SeedOption,
     console,
     default_table,
+    stoppable,
 )
 from nasjax.errors import InputError
 
@@ -286,7 +287,8 @@ def _progress() -> Iterator[Callable]:
         progress.update(task, completed=step, rate=rate)
 
     try:
-        yield on_step
+        with stoppable(on_step) as checked:
+            yield checked
     finally:
         progress.stop()
 
@@ -310,14 +312,17 @@ def _print_run(result, request, settings, out: Path, seconds: float) -> None:
     several = f" with {settings.num_seeds} seeds each" if settings.num_seeds > 1 else ""
     bad = f", {len(request.bad_lines)} bad lines left out" if request.bad_lines else ""
     print(
-        f"{metadata['num_architectures']} architectures, {metadata['num_classes']} of them "
+        f"{metadata['num_architectures']} architectures, {metadata['num_distinct']} of them "
         f"different{several}{bad}"
     )
     _print_best(result, settings)
+    _print_failures(metadata["failures"], settings.metrics)
     if "correlations" in metadata:
         _print_correlations(metadata["correlations"])
     if result.num_run:
-        print(f"{result.num_run} networks in {seconds:.1f} s, {_rate(result.num_run, seconds)}")
+        plural = "s" * (result.num_run > 1)
+        rate = _rate(result.num_run, seconds)
+        print(f"{result.num_run} network{plural} in {seconds:.1f} s, compilation included: {rate}")
         print(f"written to {out}: {_FILES}")
     else:
         print(f"scored before, nothing was run again; in {out}: {_FILES}")
@@ -338,6 +343,17 @@ def _print_best(result, settings) -> None:
     console.print(rows)
 
 
+def _print_failures(failures, metrics) -> None:
+    """A line for every reason, with the metrics that failed for it."""
+    told: dict[tuple[str, int], list[str]] = {}
+    for metric, counts in failures.items():
+        for reason, count in counts.items():
+            told.setdefault((reason, count), []).append(metric)
+    for (reason, count), names in told.items():
+        of = "all metrics" if len(names) == len(metrics) else ", ".join(names)
+        print(f"failed for {count} network{'s' * (count > 1)}, {of}: {reason}")
+
+
 def _metric_column() -> Column:
     return Column("metric", no_wrap=True, overflow="fold")
 
@@ -346,7 +362,7 @@ def _named(best, settings) -> str:
     if not best:
         return "-"
     is_indexed = settings.space == "nasbench201"
-    return f"index {best[0]['index']}" if is_indexed else best[0]["architecture"]
+    return f"{'index' if is_indexed else 'row'} {best[0]['index']}"
 
 
 def _print_correlations(found) -> None:

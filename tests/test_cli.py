@@ -6,8 +6,10 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from typer.main import get_command
 
 import nasjax
 from nasjax import cli
+from nasjax.cli_common import stoppable
 from nasjax.runs import DEFAULTS
 from nasjax.spaces import get_space
 from nasjax.spaces.nasbench1shot1 import to_nasbench101
@@ -358,3 +361,16 @@ def test_help_is_quick():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_lost_interruption_ends_the_run_at_the_next_step():
+    steps = []
+    with stoppable(lambda *step: steps.append(step)) as on_step:
+        on_step("scores", 0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        with pytest.raises(KeyboardInterrupt):
+            on_step("scores", 1)
+    assert steps == [("scores", 0)]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

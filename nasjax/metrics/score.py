@@ -80,6 +80,8 @@ def score_network(
     x, y = check_batch("score_network", x, y)
     if coupling not in ("exact", "mapped"):
         raise unknown_name("score_network", "coupling", coupling, ("exact", "mapped"))
+    outputs = jax.eval_shape(network.apply_fn, network.params, x)
+    check_labels("score_network", y, outputs.shape[-1])
     names = needed_statistics(metrics)
     found = statistics(network, x, y, names, coupling=coupling, num_parts=num_parts)
     return evaluate(metrics, found | batch_facts(x, y))
@@ -127,6 +129,17 @@ def check_batch(where: str, x: Array, y: Array) -> tuple[Array, Array]:
             f"the first at {bad[0]}."
         )
     return x, y.astype(jnp.int32)
+
+
+def check_labels(where: str, y: Array, num_outputs: int) -> None:
+    """``InputError`` for labels of which a network has no output: indices would be clamped."""
+    least, most = int(jnp.min(y)), int(jnp.max(y))
+    if least < 0 or most >= num_outputs:
+        raise InputError(
+            f"{where}: `y` must be labels from 0 to {num_outputs - 1}, as the network has "
+            f"{num_outputs} outputs, got {least} to {most}. Number them from 0, or give the "
+            "network more outputs (`num_classes`)."
+        )
 
 
 def needed_statistics(metrics: Sequence[str]) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from jaxtyping import Int
 from nasjax.errors import InputError, unknown_name
 from nasjax.metrics.plans import PLANS
 from nasjax.metrics.program import PROGRAMMED, space_program
+from nasjax.metrics.registry import METRICS
 from nasjax.metrics.score import (
     Scores,
     batch_facts,
     check_batch,
+    check_labels,
     check_metrics,
     evaluate,
     needed_statistics,
@@ -69,8 +71,8 @@ def space_scorer(
       y: ``[batch]``, labels from 0.
       metrics: keys of ``METRICS``.
       seed: of the weights.
-      network: attributes of the networks: ``num_classes``, ``channels``, ``num_cells``, ``config``,
-        for ``mlp`` ``num_outputs``, ``width``, ``initialization``.
+      network: attributes of the networks: ``num_classes`` (10), ``channels``, ``num_cells``,
+        ``config``, for ``mlp`` ``num_outputs`` (10), ``width``, ``initialization``.
       coupling: as for ``score_network``.
       num_parts: as for ``score_network``.
       engine: a key of ``ENGINES``.
@@ -83,12 +85,13 @@ def space_scorer(
         that the engine does not have.
     """
     where = "space_scorer"
+    if not isinstance(space, Space):
+        raise InputError(f"{where}: `space` must be a Space, as `get_space` gives, got {space!r}.")
     metrics = check_metrics(where, metrics)
     x, y = check_batch(where, x, y)
-    if engine not in ENGINES:
-        raise unknown_name(where, "engine", engine, ENGINES)
     network = dict(network or {})
-    shares = _shares(space, needed_statistics(metrics), network, coupling, engine)
+    check_labels(where, y, _num_outputs(space, network))
+    shares = engine_shares(where, space, metrics, network, coupling=coupling, engine=engine)
     key, facts = jax.random.key(seed), batch_facts(x, y)
     settings = {"coupling": coupling, "num_parts": num_parts}
     params = program = None
@@ -121,8 +124,47 @@ def space_scorer(
     return score
 
 
-def _shares(space, names, network, coupling, engine) -> dict[str, tuple[str, ...]]:
-    """Which engine gives which statistics."""
+def _num_outputs(space, network) -> int:
+    """Of the networks that these attributes make."""
+    genotype = np.asarray(space.sample(jax.random.key(0)))
+    try:
+        module = static_network(space.name, genotype, **network)
+    except TypeError as error:
+        raise InputError(
+            f"space_scorer: `network` must be attributes of the networks of {space.name}, got "
+            f"{sorted(network)}: {error}."
+        ) from error
+    return module.num_outputs if space.name == "mlp" else module.num_classes
+
+
+def engine_shares(
+    where: str,
+    space: Space,
+    metrics: Sequence[str],
+    network: Mapping[str, Any],
+    *,
+    coupling: str,
+    engine: str,
+) -> dict[str, tuple[str, ...]]:
+    """Which engine gives which statistics.
+
+    Args:
+      where: what names the engine, for messages.
+      space: as for ``space_scorer``.
+      metrics: as for ``space_scorer``.
+      network: as for ``space_scorer``.
+      coupling: as for ``space_scorer``.
+      engine: as for ``space_scorer``.
+
+    Returns:
+      Names of statistics by engine.
+
+    Raises:
+      InputError: for an unknown engine, and for metrics that it does not have.
+    """
+    if engine not in ENGINES:
+        raise unknown_name(where, "engine", engine, ENGINES)
+    names = needed_statistics(metrics)
     has = {
         "walk": _walked(space, names, network, coupling),
         "program": PROGRAMMED,
@@ -135,10 +177,11 @@ def _shares(space, names, network, coupling, engine) -> dict[str, tuple[str, ...
     for name in has if engine == "auto" else (engine,):
         shares[name] = tuple(need for need in rest if need in has[name])
         rest = tuple(need for need in rest if need not in has[name])
+    lacking = [name for name in metrics if not set(METRICS[name].needs).isdisjoint(rest)]
     if rest:
         raise InputError(
-            f"space_scorer: engine={engine!r} does not have {', '.join(rest)} for {space.name}, "
-            f"coupling={coupling!r}. Use 'auto'."
+            f"{where}: {engine!r} does not have {', '.join(lacking) or 'any metric'} in "
+            f"{space.name} with kernels {coupling!r}. Use 'auto', or leave them out."
         )
     return shares
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -17,6 +17,7 @@ from nasjax.data.base import arrays_sha256
 from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import Nasbench201Table
 from nasjax.metrics import ENGINES, METRICS, Scores, space_scorer
+from nasjax.metrics.scorer import engine_shares
 from nasjax.networks import LayerConfig
 from nasjax.runs.batch import Batch, load_batch
 from nasjax.runs.folder import SharedFolder, open_shared_folder, run_name
@@ -243,6 +244,14 @@ def run_score(
     process = process or Process()
     space = settings.space_of()
     batch = _batch(settings)
+    engine_shares(
+        "--engine",
+        space,
+        settings.metrics,
+        settings.network(batch.num_classes),
+        coupling=settings.coupling,
+        engine=settings.engine,
+    )
     with open_shared_folder(
         Path(out), process_id=process.id, num_processes=process.count
     ) as folder:
@@ -376,8 +385,9 @@ def _spread(work, units: Sequence[Unit], devices) -> Iterator[tuple[Unit, Record
 def _metadata(settings, batch: Batch, request: Request, rows, found, units) -> dict[str, Any]:
     return {
         "num_architectures": len(rows),
-        "num_classes": len({row["canonical"] for row in rows}),
+        "num_distinct": len({row["canonical"] for row in rows}),
         "num_failed": {name: sum(failed(row, name) for row in rows) for name in settings.metrics},
+        "failures": _failures(settings.metrics, [found[unit].scores.flags for unit in units]),
         "architectures": request.chosen,
         "bad_lines": list(request.bad_lines),
         "settings": dataclasses.asdict(settings),
@@ -398,6 +408,12 @@ def _metadata(settings, batch: Batch, request: Request, rows, found, units) -> d
         "seconds": {"scoring": round(sum(found[unit].seconds for unit in units), 3)},
         "versions": versions(),
     }
+
+
+def _failures(metrics, flags: Sequence[dict[str, str]]) -> dict[str, dict[str, int]]:
+    """How many networks failed in each metric, by reason."""
+    reasons = {name: Counter(flag[name] for flag in flags if name in flag) for name in metrics}
+    return {name: dict(counts) for name, counts in reasons.items() if counts}
 
 
 def _export(folder: SharedFolder, rows, metadata) -> None:

@@ -188,6 +188,12 @@ def test_examples_that_act_on_each_other_are_found():
     assert scores == again
 
 
+def test_labels_without_an_output_are_refused():
+    network = ScoredNetwork(lambda p, x: x @ p, jnp.eye(5)[:, :3])
+    with pytest.raises(InputError, match="labels from 0 to 2.*got 20 to"):
+        score_network(network, X, Y + 20, ["snip"])
+
+
 def test_dead_networks_fail_in_everything():
     network = ScoredNetwork(lambda p, x: 0 * (x @ p) + 1, jnp.eye(5)[:, :3])
     scores = score_network(network, X, Y, GENERAL)

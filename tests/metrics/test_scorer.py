@@ -123,11 +123,26 @@ def test_what_leads_nowhere_does_not_count():
     assert one == other == plain
 
 
+@pytest.mark.parametrize("y", [[0, 1, 2, 3], [0, 1, -1, 0]])
+def test_labels_without_an_output_are_refused(y):
+    x, _ = _batch()
+    with pytest.raises(InputError, match="labels from 0 to 2, as the network has 3 outputs"):
+        space_scorer(SPACE, x, jnp.array(y), ["snip"], network=SIZES)
+
+
+def test_wrong_spaces_and_attributes_are_named():
+    x, y = _batch()
+    with pytest.raises(InputError, match="must be a Space, as `get_space` gives, got 'darts'"):
+        space_scorer("darts", x, y, ["snip"])
+    with pytest.raises(InputError, match=r"attributes of the networks.*\['channel'\].*channel"):
+        space_scorer(SPACE, x, y, ["snip"], network={"channel": 2})
+
+
 def test_engines_say_what_they_do_not_have():
     x, y = _batch()
-    with pytest.raises(InputError, match="engine='program' does not have activations"):
+    with pytest.raises(InputError, match="'program' does not have naswot in nasbench201"):
         space_scorer(SPACE, x, y, ["naswot"], network=SIZES, engine="program")
-    with pytest.raises(InputError, match="engine='walk' does not have .*for mlp"):
+    with pytest.raises(InputError, match="'walk' does not have snip in mlp"):
         space_scorer(get_space("mlp"), x[:, 0, 0], y, ["snip"], engine="walk")
     with pytest.raises(InputError, match="unknown engine 'wlak'.*Did you mean 'walk'"):
         space_scorer(SPACE, x, y, ["snip"], network=SIZES, engine="wlak")

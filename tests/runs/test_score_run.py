@@ -91,7 +91,7 @@ def test_it_leaves_tables_and_metadata(whole):
     assert rows[0] | {"index": ""} == rows[2] | {"index": ""}
     metadata = json.loads((folder / "metadata.json").read_text())
     assert metadata["num_architectures"] == 4
-    assert metadata["num_classes"] == 3
+    assert metadata["num_distinct"] == 3
     assert metadata["weight_seeds"] == [0, 1]
     assert metadata["settings"]["initialization"] == "ntk"
     assert metadata["data"]["image_size"] == 8
