@@ -363,6 +363,15 @@ def test_help_is_quick():
     assert done.stdout == "[]\n"
 
 
+@pytest.fixture
+def interruptible():
+    """As in the foreground: background jobs ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_lost_interruption_ends_the_run_at_the_next_step():
     steps = []
     with stoppable(lambda *step: steps.append(step)) as on_step:

@@ -109,7 +109,8 @@ def test_two_processes_give_the_table_of_one_even_if_one_dies(tmp_path):
     assert "this share is done; " in finish(survivor)
     assert num_recorded(two, 0) == 4
     assert not (two / "scores.csv").exists()
-    # Started again by the same command, it meets nobody and needs nobody.
-    assert "written to" in finish(share(1))
+    # Started again by the same command, it meets nobody and needs nobody. It may have died so late
+    # that tables were all that it had left to do.
+    assert finish(share(1)).endswith("scores.csv, scores.parquet, metadata.json\n")
     assert num_recorded(two, 1) == 4
     assert tables(two) == tables(tmp_path / "one")
