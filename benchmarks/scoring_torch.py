@@ -101,21 +101,21 @@ def grasp(net, x, y):
     return sum(-(h * w).sum() for h, w in zip(moved, weights, strict=True))
 
 
-def _hooked(net, layers):
-    """Inputs and outputs of layers in the next pass forward."""
-    kept, handles = {}, []
-    for layer in layers:
+def _hooked(net):
+    """A dictionary of what layers read and give, which the next pass forward fills."""
+    kept = {}
 
-        def keep(layer, inputs, output):
-            kept[layer] = inputs[0], output
+    def keep(layer, inputs, output):
+        kept[layer] = inputs[0], output
 
-        handles.append(layer.register_forward_hook(keep))
-    return kept, handles
+    for layer in _layers(net):
+        layer.register_forward_hook(keep)
+    return kept
 
 
 def kernel(net, x, y):
     """Trace and condition number of the tangent kernel, each example's share of one pass back."""
-    kept, _ = _hooked(net, _layers(net))
+    kept = _hooked(net)
     outputs = net(x)[torch.arange(len(y)), y].sum()
     cotangents = torch.autograd.grad(outputs, [output for _, output in kept.values()])
     total = 0
@@ -134,7 +134,7 @@ def kernel(net, x, y):
 
 def fisher(net, x, y):
     """Squared products of outputs and their cotangents, channel by channel."""
-    kept, _ = _hooked(net, _layers(net))
+    kept = _hooked(net)
     loss = _loss(net, x, y)
     outputs = [output for _, output in kept.values()]
     total = 0

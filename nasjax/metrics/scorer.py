@@ -104,9 +104,8 @@ def space_scorer(
         if not space.is_connected(genotype):
             return evaluate(metrics, {"outputs": np.zeros((len(x), 1)), **facts})
         found, own = {}, params
-        module = static_network(space.name, genotype, **network)
         if space.name not in SHARED and (shares["walk"] or shares["autodiff"]):
-            own = init_params(key, module, x)
+            own = init_params(key, static_network(space.name, genotype, **network), x)
         if shares["walk"]:
             options = {name: value for name, value in network.items() if name != "num_classes"}
             plan = PLANS[space.name](genotype, **options)
@@ -115,6 +114,7 @@ def space_scorer(
             found |= program(genotype)
         if shares["autodiff"]:
             if space.name in SHARED:
+                module = static_network(space.name, genotype, **network)
                 used = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
                 own = _part(params, used)
             scored = scored_network(space.name, genotype, own, **network)
