@@ -92,7 +92,8 @@ def test_cells_scored_by_walks_survive_kills_too(tmp_path):
 
 
 def test_two_processes_give_the_table_of_one_even_if_one_dies(tmp_path):
-    options = ("--num-architectures", "8")
+    # So many that the victim has not scored its share by the time that it is killed.
+    options = ("--num-architectures", "32")
     finish(start(tmp_path / "one", *options))
     two = tmp_path / "two"
     with socket.socket() as free:
@@ -107,10 +108,9 @@ def test_two_processes_give_the_table_of_one_even_if_one_dies(tmp_path):
     kill_when_recorded(victim, two, 1, 0.0, process_id=1)
     assert victim.returncode == -9
     assert "this share is done; " in finish(survivor)
-    assert num_recorded(two, 0) == 4
+    assert num_recorded(two, 0) == 16
     assert not (two / "scores.csv").exists()
-    # Started again by the same command, it meets nobody and needs nobody. It may have died so late
-    # that tables were all that it had left to do.
-    assert finish(share(1)).endswith("scores.csv, scores.parquet, metadata.json\n")
-    assert num_recorded(two, 1) == 4
+    # Started again by the same command, it meets nobody and needs nobody.
+    assert "written to" in finish(share(1))
+    assert num_recorded(two, 1) == 16
     assert tables(two) == tables(tmp_path / "one")
