@@ -25,10 +25,23 @@ def _operation(index, channels):
     return _block(channels, channels, 1 if index == 2 else 3)
 
 
+def _used_edges(genotype):
+    """Edges between what the input reaches and what reaches the output; they are in order."""
+    reached, reaching = {0}, {3}
+    edges = [(edge, ends) for edge, ends in enumerate(EDGES) if genotype[edge]]
+    for _, (target, source) in edges:
+        if source in reached:
+            reached.add(target)
+    for _, (target, source) in reversed(edges):
+        if target in reaching:
+            reaching.add(source)
+    return [(edge, ends) for edge, ends in edges if ends[1] in reached and ends[0] in reaching]
+
+
 class _Cell(nn.Module):
     def __init__(self, genotype, channels):
         super().__init__()
-        self.edges = [(edge, EDGES[edge]) for edge in range(6) if genotype[edge]]
+        self.edges = _used_edges(genotype)
         self.operations = nn.ModuleDict(
             {str(edge): _operation(genotype[edge], channels) for edge, _ in self.edges}
         )
@@ -36,8 +49,7 @@ class _Cell(nn.Module):
     def forward(self, x):
         nodes = [x, 0, 0, 0]
         for edge, (target, source) in self.edges:
-            if torch.is_tensor(nodes[source]):
-                nodes[target] = nodes[target] + self.operations[str(edge)](nodes[source])
+            nodes[target] = nodes[target] + self.operations[str(edge)](nodes[source])
         return nodes[3]
 
 
