@@ -1,8 +1,5 @@
-"""The command line: ``nasjax search``, ``score``, ``validate`` and ``show``."""
+"""The command line: ``nasjax search``, ``score``, ``train``, ``validate`` and ``show``."""
 
-import json
-import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import nasjax
+from nasjax.cli_architecture import recognise
 from nasjax.cli_common import (
     DATA_VARIABLE,
     TABLE_NAME,
@@ -26,11 +24,11 @@ from nasjax.cli_common import (
     stoppable,
 )
 from nasjax.cli_score import score
-from nasjax.errors import InputError, unknown_name
-from nasjax.spaces import SPACES, get_space, mlp_space
-from nasjax.spaces.mlp import ACTIVATION_NAMES
+from nasjax.cli_train import evaluate, train
+from nasjax.errors import InputError
+from nasjax.spaces import get_space, mlp_space
 from nasjax.spaces.nasbench1shot1 import NUM_PARENTS, to_nasbench101
-from nasjax.spaces.nasbench101 import OPERATIONS, official_hash
+from nasjax.spaces.nasbench101 import official_hash
 from nasjax.spaces.nasbench201 import official_index
 
 app = typer.Typer(
@@ -45,6 +43,8 @@ app.add_typer(search_app, name="search")
 validate_app = typer.Typer(help="Check approximations against exact values.", rich_markup_mode=None)
 app.add_typer(validate_app, name="validate")
 app.command("score")(score)
+app.command("train")(train)
+app.command("evaluate")(evaluate)
 _console = console
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""
@@ -436,7 +436,7 @@ def show(
     """Print an architecture in every notation and draw its cells."""
     from nasjax.evaluation import draw_cells
 
-    name, text = _recognise(architecture, space)
+    name, text = recognise("show", architecture, space)
     chosen = mlp_space(text.count("|") + 2) if name == "mlp" else get_space(name)
     genotype = chosen.from_string(text)
     graphs = chosen.describe(genotype)
@@ -475,53 +475,3 @@ def _edge_table(graphs) -> Table:
             if sources:
                 rows.add_row(graph.name, node, operations.get(node, ""), ", ".join(sources))
     return rows
-
-
-def _recognise(architecture: str, space: str | None) -> tuple[str, str]:
-    """The space and the string of what the user named."""
-    if space is not None and space not in SPACES:
-        raise unknown_name("--space", "space", space, SPACES)
-    text = architecture.strip()
-    if os.path.exists(text) or re.fullmatch(r"[\w./~-]+\.\w+", text):
-        text = _read_architecture(Path(text))
-    if text.startswith("{"):
-        try:
-            record = json.loads(text)
-        except ValueError:
-            record = {}  # the space says what is wrong with the text
-        if "architecture" in record:
-            return space or record.get("space", "nasbench201"), str(record["architecture"])
-    told = "darts" if text.startswith("{") or "Genotype" in text else "nasbench201"
-    first = text.split("|")[0]
-    if first.split("+")[0].strip() in ACTIVATION_NAMES:
-        told = "mlp"
-    if re.match(r"[01.]+[\s,]+input\b", text):
-        told = "nasbench101"
-    if first.split("~")[0] in OPERATIONS:
-        told = _told_by_parents(text)
-    if space == "darts" and text.isdigit():
-        raise InputError(f"show: only NAS-Bench-201 has indices, got {text} for --space darts.")
-    return space or told, text
-
-
-def _told_by_parents(text: str) -> str:
-    """The NAS-Bench-1Shot1 space of a cell: numbers of nodes and of parents differ."""
-    nodes = text.split("|")
-    counts = tuple(node.count(",") + 1 for node in nodes)
-    likely = [name for name, parents in NUM_PARENTS.items() if len(parents) == len(nodes)]
-    fitting = [name for name in likely if NUM_PARENTS[name] == counts]
-    return (fitting or likely or list(NUM_PARENTS))[0]
-
-
-def _read_architecture(path: Path) -> str:
-    """The text of a file, or of the ``architecture.json`` in a run's folder."""
-    file = path / "architecture.json" if path.is_dir() else path
-    wanted = f"show: {path} must be a run's folder or a text file with an architecture"
-    if path.is_dir() and not file.exists():
-        raise InputError(f"{wanted}, but there is no architecture.json in it. Has the run ended?")
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise InputError(f"{wanted}, got {error.strerror}. Give another, or a string.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{wanted}, but it holds no text. Give another, or a string.") from error

@@ -3,11 +3,16 @@
 from nasjax.data.base import Dataset
 from nasjax.data.load import DATASETS, load_data
 from nasjax.data.sampling import random_batch, sample_batch
+from nasjax.data.splits import Examples, Splits, hold_out, load_splits
 
 __all__ = [
     "DATASETS",
     "Dataset",
+    "Examples",
+    "Splits",
+    "hold_out",
     "load_data",
+    "load_splits",
     "random_batch",
     "sample_batch",
 ]

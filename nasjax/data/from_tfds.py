@@ -126,9 +126,14 @@ def _prepare(where: str, builder, download: bool) -> None:
 
 
 def read_tfds(
-    where: str, name: str, *, num_examples: int | None = None, download: bool = True
+    where: str,
+    name: str,
+    *,
+    num_examples: int | None = None,
+    download: bool = True,
+    split: str = "train",
 ) -> RawData:
-    """The train split of a data set of the catalogue, in its stored order.
+    """A split of a data set of the catalogue, in its stored order.
 
     The data set must have a feature ``image`` of fixed size and a feature ``label`` of classes.
     It is sought under ``TFDS_DATA_DIR``, or ``~/tensorflow_datasets``.
@@ -138,6 +143,7 @@ def read_tfds(
       name: ``NAME``, ``NAME/CONFIG`` or ``NAME:VERSION``.
       num_examples: read only so many, the first ones; None reads all.
       download: whether it may be downloaded if it is not there.
+      split: its name; ``"test"`` is ``"validation"`` where the data set has no test split.
 
     Returns:
       The raw data.
@@ -162,10 +168,12 @@ def read_tfds(
             f"'label', got {held or 'none'}. Convert it to an npz archive and use npz:PATH."
         )
     _prepare(where, builder, download)
+    if split == "test" and "test" not in builder.info.splits:
+        split = "validation"
     images, labels, num_read = [], [], 0
     image_bytes = np.dtype(image.np_dtype).itemsize
     try:
-        examples = builder.as_dataset(split="train", shuffle_files=False)
+        examples = builder.as_dataset(split=split, shuffle_files=False)
         if num_examples is not None:
             examples = examples.take(num_examples)
         examples = examples.map(lambda example: (example["image"], example["label"]))
@@ -177,15 +185,15 @@ def read_tfds(
     except InputError:
         raise
     except (OSError, ValueError, tf.errors.OpError) as error:
-        # ValueError: no train split. OpError: damaged files.
+        # ValueError: no such split. OpError: damaged files.
         raise InputError(
-            f"{where}: the split 'train' must be readable, got {type(error).__name__}: "
+            f"{where}: the split {split!r} must be readable, got {type(error).__name__}: "
             f"{first_line(error)}. Prepare the data again with `tfds build`."
         ) from error
     if not images:
         raise InputError(
-            f"{where}: the split 'train' must hold examples, got none. Prepare the data again."
+            f"{where}: the split {split!r} must hold examples, got none. Prepare the data again."
         )
     images, labels = check_examples(where, np.concatenate(images), np.concatenate(labels))
-    source = f"TensorFlow Datasets {builder.info.full_name}, split train"
+    source = f"TensorFlow Datasets {builder.info.full_name}, split {split}"
     return RawData(images, labels, int(label.num_classes), source)

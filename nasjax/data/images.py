@@ -97,6 +97,28 @@ def standardise(
     Raises:
       InputError: if a channel is constant (see `MIN_RELATIVE_STD`).
     """
+    mean, std = channel_moments(images, where=where)
+    standardised = np.empty(images.shape, np.float32)
+    for part in _chunks(len(images), images[0].size):
+        standardised[part] = (images[part].astype(np.float64) - mean) / std
+    return standardised, mean, std
+
+
+def channel_moments(
+    images: Shaped[np.ndarray, "batch height width channels"], *, where: str = "channel_moments"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (population, not sample) of each channel.
+
+    Args:
+      images: ``[batch, height, width, channels]``, uint8 or floating point.
+      where: who asks, for the message.
+
+    Returns:
+      Both ``[channels]``, float64, in the unit of ``images``.
+
+    Raises:
+      InputError: if a channel is constant (see `MIN_RELATIVE_STD`).
+    """
     num_values = images[..., 0].size
     parts = _chunks(len(images), images[0].size)
     mean = sum(images[part].sum(axis=(0, 1, 2), dtype=np.float64) for part in parts) / num_values
@@ -112,10 +134,7 @@ def standardise(
             f"of {len(mean)} constant (mean {mean[channel]:.6g}, standard deviation "
             f"{std[channel]:.3g}). Use images that differ, or drop the channel."
         )
-    standardised = np.empty(images.shape, np.float32)
-    for part in parts:
-        standardised[part] = (images[part].astype(np.float64) - mean) / std
-    return standardised, mean, std
+    return mean, std
 
 
 def to_network_input(

@@ -100,7 +100,7 @@ def load_data(
             )
     if labels not in LABELS:
         raise unknown_name(where, "choice of labels", str(labels), LABELS)
-    source, target = _parse_spec(spec)
+    source, target = parse_spec("load_data", spec)
     is_random = source == "random"
     if is_random or labels == "random":
         check_key(where, key, "images and labels" if is_random else "labels")
@@ -108,7 +108,7 @@ def load_data(
         if is_random:
             dataset = _random_dataset(where, key, image_size, channels, num_examples, num_classes)
         else:
-            raw = _read(where, source, target, num_examples, download)
+            raw = read_split(where, source, target, num_examples=num_examples, download=download)
             raw = _take(where, raw, num_examples)
             dataset = _to_dataset(where, spec, raw, image_size, channels, labels, key, num_classes)
     except MemoryError as error:
@@ -120,43 +120,71 @@ def load_data(
     return dataset
 
 
-def _parse_spec(spec: object) -> tuple[str, str]:
-    """The name in `DATASETS` and what follows its colon."""
+def parse_spec(where: str, spec: object) -> tuple[str, str]:
+    """The name in `DATASETS` and what follows its colon.
+
+    Raises:
+      InputError: if it is no such name, or what follows does not fit it.
+    """
     if not isinstance(spec, str):
         raise InputError(
-            f"load_data: `spec` must be a string, got {type(spec).__name__}. "
+            f"{where}: `spec` must be a string, got {type(spec).__name__}. "
             f"Pass one of {', '.join(DATASETS)}."
         )
     source, mark, target = spec.partition(":")
     if source not in DATASETS:
-        unknown = unknown_name("load_data", "data set", source or spec, DATASETS)
+        unknown = unknown_name(where, "data set", source or spec, DATASETS)
         raise InputError(f"{unknown} A file is written npz:PATH, a catalogue's set tfds:NAME.")
     if source in ("npz", "tfds"):
         if not target:
             raise InputError(
-                f"load_data: {'a path' if source == 'npz' else 'a name'} must follow "
+                f"{where}: {'a path' if source == 'npz' else 'a name'} must follow "
                 f"'{source}:', got {spec!r}. Write {DATASETS[source]}."
             )
     elif mark:
-        raise InputError(f"load_data: nothing may follow {source!r}, got {spec!r}. Write {source}.")
+        raise InputError(f"{where}: nothing may follow {source!r}, got {spec!r}. Write {source}.")
     return source, target
 
 
-def _read(
-    where: str, source: str, target: str, num_examples: int | None, download: bool
+def read_split(
+    where: str,
+    source: str,
+    target: str,
+    *,
+    split: str = "train",
+    num_examples: int | None = None,
+    download: bool = True,
 ) -> RawData:
+    """Raw images and labels of a source that has them stored.
+
+    Args:
+      where: the function and data set, for the messages.
+      source: a key of `DATASETS` but ``random``; of ``digits`` and ``npz`` there is one split.
+      target: what follows its colon.
+      split: ``"train"`` or ``"test"``.
+      num_examples: as many may do, where reading all costs more.
+      download: whether TensorFlow Datasets may download.
+
+    Returns:
+      The raw data.
+
+    Raises:
+      InputError: if they cannot be had.
+    """
     if source == "digits":
         return local.read_digits(where)
     if source == "npz":
         return local.read_npz(where, target)
     if source == "tfds":
-        return from_tfds.read_tfds(where, target, num_examples=num_examples, download=download)
+        return from_tfds.read_tfds(
+            where, target, num_examples=num_examples, download=download, split=split
+        )
     folder = local.find_fashion_mnist()
     if folder is not None:
-        return local.read_fashion_mnist(where, folder)
+        return local.read_fashion_mnist(where, folder, split=split)
     try:
         return from_tfds.read_tfds(
-            where, "fashion_mnist", num_examples=num_examples, download=download
+            where, "fashion_mnist", num_examples=num_examples, download=download, split=split
         )
     except InputError as error:
         raise InputError(

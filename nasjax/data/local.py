@@ -141,6 +141,20 @@ def parse_npz_target(where: str, target: str) -> tuple[Path, str, str]:
     return Path(path).expanduser() if path.startswith("~/") else Path(path), *keys.values()
 
 
+def npz_arrays(where: str, path: Path) -> list[str]:
+    """Names of the arrays in a NumPy archive, sorted; none where it is no archive.
+
+    Raises:
+      InputError: if there is no such file.
+    """
+    with open_file(where, path) as stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                return sorted(name.removesuffix(".npy") for name in archive.namelist())
+        except _READ_ERRORS:
+            return []
+
+
 def read_npz(where: str, target: str) -> RawData:
     """Images and labels from a NumPy archive; no pickled object in it is ever executed.
 
@@ -263,25 +277,28 @@ def find_fashion_mnist() -> Path | None:
     return FASHION_MNIST_FOLDER if FASHION_MNIST_FOLDER.is_dir() else None
 
 
-def read_fashion_mnist(where: str, folder: Path) -> RawData:
-    """The training part of Fashion-MNIST, from IDX files, gzipped or not.
+def read_fashion_mnist(where: str, folder: Path, *, split: str = "train") -> RawData:
+    """A part of Fashion-MNIST, from IDX files, gzipped or not.
 
     Args:
       where: the function and data set, for the messages.
       folder: holds ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, or both with
-        ``.gz``.
+        ``.gz``; for tests ``t10k-`` in the place of ``train-``.
+      split: ``"train"`` or ``"test"``.
 
     Returns:
-      60,000 images of 28x28 pixels in 10 classes, if the files are the original ones.
+      60,000 or 10,000 images of 28x28 pixels in 10 classes, if the files are the original ones.
 
     Raises:
       InputError: if a file is missing, unreadable or no IDX file.
     """
-    images = _read_idx(where, folder, "train-images-idx3-ubyte", 3)
-    labels = _read_idx(where, folder, "train-labels-idx1-ubyte", 1)
+    prefix = {"train": "train", "test": "t10k"}[split]
+    images = _read_idx(where, folder, f"{prefix}-images-idx3-ubyte", 3)
+    labels = _read_idx(where, folder, f"{prefix}-labels-idx1-ubyte", 1)
     images, labels = check_examples(where, images, labels)
     num_classes = max(10, int(labels.max()) + 1)
-    return RawData(images, labels, num_classes, f"Fashion-MNIST training part, IDX, {folder}")
+    part = {"train": "training", "test": "test"}[split]
+    return RawData(images, labels, num_classes, f"Fashion-MNIST {part} part, IDX, {folder}")
 
 
 def read_digits(where: str) -> RawData:

@@ -1,6 +1,7 @@
 """Benchmark tables, correlations and pictures: what is known and shown about architectures."""
 
 from nasjax.evaluation.correlation import KINDS, Correlation, correlation
+from nasjax.evaluation.curves import draw_curves
 from nasjax.evaluation.nats_tables import load_nats_bench
 from nasjax.evaluation.plots import draw_cells
 from nasjax.evaluation.tables import Nasbench201Entry, Nasbench201Table, load_nasbench201_table
@@ -13,6 +14,7 @@ __all__ = [
     "Nasbench201Table",
     "correlation",
     "draw_cells",
+    "draw_curves",
     "draw_validation",
     "load_nasbench201_table",
     "load_nats_bench",

@@ -11,7 +11,9 @@ from jaxtyping import Float
 
 from nasjax.errors import unknown_name
 from nasjax.networks.drawn_cell import Wiring, as_branches, drawn_cell
-from nasjax.networks.layers import Classifier, Conv2D, LayerConfig, Normalization, check_images
+from nasjax.networks.drop_path import DropPath, drop_path
+from nasjax.networks.full_size import STEM_DIVISORS, STEMS, AuxiliaryHead, stem
+from nasjax.networks.layers import Classifier, LayerConfig, check_images
 from nasjax.networks.mixed_operation import (
     MixedOperation,
     SingleOperation,
@@ -169,9 +171,7 @@ class DartsOneShot(nn.Module):
         check_images("DartsOneShot", x, divisor=1)
         operations = weights["operations"].reshape(2, NUM_NODES, self.num_edges, len(OPERATIONS))
         inputs = weights["inputs"].reshape(2, NUM_NODES, self.num_edges, NUM_NODES + 1)
-        x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
-        x = Normalization(self.config, name="stem_norm")(x)
-        states = (x, x)
+        states = stem("cifar", self.channels, self.config, x)
         for features, kinds, first in stages(self.channels, self.num_cells):
             if kinds[0] == REDUCTION:
                 states = tuple(max_pool_3x3(state, stride=2) for state in states)
@@ -212,8 +212,8 @@ class DartsNetwork(nn.Module):
 
     With ``reduction="pool"`` and one or two edges a node it is what ``DartsOneShot`` computes for
     one-hot weights, and its parameters are a part of the one-shot network's, under the same names.
-    With ``reduction="stride"`` it is DARTS's evaluation network (without auxiliary head): the edges
-    of a reduction cell that start at its inputs have stride 2, and no normalisation follows pools.
+    With ``reduction="stride"`` it is DARTS's evaluation network: the edges of a reduction cell that
+    start at its inputs have stride 2, and no normalisation follows pools.
 
     Attributes:
       genotype: nested tuple ``[2][4][edges][2]`` of (operation, input), first the normal cell.
@@ -222,6 +222,9 @@ class DartsNetwork(nn.Module):
       num_cells: cells; the reduction cells are at a third and two thirds of the depth.
       config: initialisation and normalisation.
       reduction: a key of ``REDUCTIONS``.
+      stem: a key of ``STEMS``.
+      has_auxiliary: whether there is a second classifier, behind the cell at two thirds of the
+        depth. Its logits are sown in the collection ``auxiliary``, and only where that is mutable.
     """
 
     genotype: tuple
@@ -230,29 +233,48 @@ class DartsNetwork(nn.Module):
     num_cells: int = 8
     config: LayerConfig = LayerConfig()
     reduction: str = "pool"
+    stem: str = "cifar"
+    has_auxiliary: bool = False
 
     def __post_init__(self):
         """Checks the genotype and the names."""
+        if self.stem not in STEMS:
+            raise unknown_name("DartsNetwork", "stem", self.stem, STEMS)
         if self.reduction not in REDUCTIONS:
             raise unknown_name("DartsNetwork", "reduction", self.reduction, REDUCTIONS)
         num_edges = 1 if np.shape(self.genotype)[2:3] == (1,) else 2
         host_genotype("DartsNetwork", self.genotype, BOUNDS[:, :, :num_edges])
         super().__post_init__()
 
+    @property
+    def num_paths(self) -> int:
+        """Paths that drop path may drop: the edges of all cells."""
+        return self.num_cells * NUM_NODES * len(self.genotype[0][0])
+
     @nn.compact
-    def __call__(self, x: Images) -> Float[jax.Array, "batch classes"]:
-        """Class logits of ``[batch, height, width, image_channels]``.
+    def __call__(
+        self, x: Images, *, drop_path: DropPath | None = None
+    ) -> Float[jax.Array, "batch classes"]:
+        """Class logits.
+
+        Args:
+          x: ``[batch, height, width, image_channels]``.
+          drop_path: draws for ``num_paths`` paths, of which identities are never dropped; None
+            drops nothing.
+
+        Returns:
+          ``[batch, classes]``.
 
         Raises:
-          InputError: when traced, if ``x`` has another form; where strides reduce, its sides must
-            be even before each reduction (a multiple of 4 for two).
+          InputError: when traced, if ``x`` has another form; its sides must be even before each
+            stride of the stem and, where strides reduce, each reduction (a multiple of 4 for two).
         """
         num_reductions = len(_reduction_cells(self.num_cells))
-        divisor = 2**num_reductions if self.reduction == "stride" else 1
+        divisor = STEM_DIVISORS[self.stem]
+        divisor *= 2**num_reductions if self.reduction == "stride" else 1
         check_images("DartsNetwork", x, divisor=divisor)
-        x = Conv2D(3 * self.channels, 3, 1, self.config, name="stem_conv")(x)
-        x = Normalization(self.config, name="stem_norm")(x)
-        states = (x, x)
+        states = stem(self.stem, self.channels, self.config, x)
+        paths = np.arange(self.num_paths).reshape(self.num_cells, -1)
         for features, kinds, first in stages(self.channels, self.num_cells):
             for i, kind in enumerate(kinds):
                 if kind == REDUCTION and self.reduction == "pool":
@@ -265,8 +287,26 @@ class DartsNetwork(nn.Module):
                     is_search=self.reduction == "pool",
                     name=f"cell_{first + i}",
                 )
-                states = states[1], cell(*states)
+                drop = drop_path
+                if drop is not None:
+                    drop = drop._replace(draws=drop.draws[:, paths[first + i]])
+                states = states[1], cell(*states, drop)
+                if self.has_auxiliary and first + i == 2 * self.num_cells // 3:
+                    self._sow_auxiliary(states[1])
         return Classifier(self.num_classes, self.config, name="classifier")(states[1])
+
+    def _sow_auxiliary(self, x):
+        if not self.is_mutable_collection("auxiliary"):
+            return
+        is_imagenet = self.stem == "imagenet"
+        head = AuxiliaryHead(
+            self.num_classes,
+            stride=2 if is_imagenet else 3,
+            is_last_normalized=not is_imagenet,
+            config=self.config,
+            name="auxiliary",
+        )
+        self.sow("auxiliary", "logits", head(x))
 
 
 class Cell(nn.Module):
@@ -279,8 +319,8 @@ class Cell(nn.Module):
     is_search: bool
 
     @nn.compact
-    def __call__(self, x0: Images, x1: Images) -> Images:
-        """The concatenated nodes."""
+    def __call__(self, x0: Images, x1: Images, drop: DropPath | None = None) -> Images:
+        """The concatenated nodes; ``drop`` has a draw an edge."""
         if x0.shape[1] != x1.shape[1]:  # the cell before the last one reduced
             x0 = FactorizedReduce(self.features, self.config, name="preprocess_0")(x0)
         else:
@@ -289,15 +329,20 @@ class Cell(nn.Module):
         for node, edges in enumerate(self.nodes):
             total = 0.0
             for edge, (operation, source) in enumerate(edges):
+                stride = self.stride if source < 2 else 1
                 make = partial(
                     make_operation,
                     features=self.features,
                     config=self.config,
-                    stride=self.stride if source < 2 else 1,
+                    stride=stride,
                     is_search=self.is_search,
                 )
                 name = f"node_{node}_edge_{edge}"
-                total += SingleOperation(OPERATIONS[operation], make, name=name)(states[source])
+                y = SingleOperation(OPERATIONS[operation], make, name=name)(states[source])
+                is_identity = OPERATIONS[operation] == "skip_connect" and stride == 1
+                if drop is not None and not is_identity:
+                    y = drop_path(y, drop, len(edges) * node + edge)
+                total += y
             states.append(total)
         return jnp.concatenate(states[2:], -1)
 

@@ -12,6 +12,8 @@ from nasjax.runs.score_request import (
     request_strings,
 )
 from nasjax.runs.torch_score import score_torch_weights
+from nasjax.runs.train import TrainResult, evaluate_run, run_training
+from nasjax.runs.train_settings import TrainSettings
 from nasjax.runs.validate_ntk import Validation, ValidationSettings, run_validation
 
 __all__ = [
@@ -25,8 +27,11 @@ __all__ = [
     "ScoreRun",
     "ScoreSettings",
     "SharedFolder",
+    "TrainResult",
+    "TrainSettings",
     "Validation",
     "ValidationSettings",
+    "evaluate_run",
     "join_processes",
     "open_run_folder",
     "open_shared_folder",
@@ -36,6 +41,7 @@ __all__ = [
     "request_strings",
     "run_nasi",
     "run_score",
+    "run_training",
     "run_validation",
     "score_torch_weights",
     "versions",

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -299,25 +299,30 @@ def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(f"--out {path}: cannot be written ({error.strerror}). Give another folder.")
 
 
-def run_name(prefix: str, settings: Any, defaults: Any) -> str:
+def run_name(prefix: str, settings: Any, defaults: Any, *, left_out: Sequence[str] = ()) -> str:
     """A name for a run's folder: space, data, seed, and what is not a default.
 
     Args:
       prefix: what is run.
       settings: a dataclass with ``space``, ``data`` and ``seed``.
       defaults: the same class with default values.
+      left_out: names of settings that the prefix tells.
 
     Returns:
       A file name, the same for equal settings and another for others.
     """
     changed = [
-        f"{field.name}={_short(value)}"
+        f"{field.name}={_plain_name(_short(value))}"
         for field in dataclasses.fields(settings)
-        if field.name not in ("space", "data", "seed")
+        if field.name not in ("space", "data", "seed", *left_out)
         and (value := getattr(settings, field.name)) not in (None, getattr(defaults, field.name))
     ]
-    data = re.sub(r"[:/#\\]", "-", settings.data)
+    data = _plain_name(settings.data)
     return "-".join([prefix, settings.space, data, *changed, f"seed{settings.seed}"])
+
+
+def _plain_name(text: str) -> str:
+    return re.sub(r"[:/#\\]", "-", text)
 
 
 def _short(value: Any) -> str:

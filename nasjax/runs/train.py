@@ -1,0 +1,243 @@
+"""Training from settings to files: checkpoints, history, curves."""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from nasjax.data import load_splits
+from nasjax.errors import InputError
+from nasjax.evaluation import draw_curves
+from nasjax.networks.counts import network_size
+from nasjax.runs.folder import RunFolder, open_run_folder
+from nasjax.runs.nasi import versions
+from nasjax.runs.train_settings import Prepared, TrainSettings, plain_recipe, prepare
+from nasjax.training import (
+    Checkpoints,
+    Measured,
+    Parallel,
+    Task,
+    TrainState,
+    evaluate,
+    init_state,
+    train,
+)
+
+_RESULT, _CHECKPOINTS = "result.json", "checkpoints"
+
+
+class OnReportFn(Protocol):
+    """Told of progress."""
+
+    def __call__(self, step: int, num_steps: int, record: Mapping[str, Any]) -> None:
+        """Shows it.
+
+        Args:
+          step: steps done.
+          num_steps: of the whole run.
+          record: the line of the history; empty where the run begins or goes on.
+        """
+        ...
+
+
+class TrainResult(NamedTuple):
+    """A finished training.
+
+    Attributes:
+      record: the content of ``result.json``.
+      num_run: steps that this call made; 0 where the run was finished before.
+    """
+
+    record: dict[str, Any]
+    num_run: int
+
+
+def run_training(
+    settings: TrainSettings,
+    out: str | Path,
+    *,
+    num_devices: int | None = None,
+    save_every_s: float = 60.0,
+    on_report: OnReportFn | None = None,
+    on_message: Callable[[str], None] = print,
+) -> TrainResult:
+    """Trains or goes on training, and leaves its files in a folder.
+
+    The folder gets ``settings.json``, ``history.jsonl`` and ``checkpoints`` while it trains, and
+    ``result.json``, ``curves.svg`` and ``curves.png`` at its end. A run that was stopped at any
+    moment goes on from its last checkpoint, to the same result bit for bit on the same devices and
+    versions but for the seconds. Of processes that train together the first writes the files; the
+    others see its folder.
+
+    Args:
+      settings: of the run.
+      out: the folder, new, empty, or of a run with the same settings.
+      num_devices: of this process; None takes all.
+      save_every_s: least seconds between checkpoints.
+      on_report: shows progress.
+      on_message: told, in a line, of what the user should know.
+
+    Returns:
+      What came out.
+
+    Raises:
+      InputError: if the data, the batch or the folder cannot be used, or the loss diverged.
+    """
+    devices = Parallel(num_devices)
+    devices.local_rows(settings.final_recipe().batch_size)
+    prepared, on_report = prepare(settings), on_report or (lambda *_: None)
+    task, splits = prepared
+    with _own_folder(Path(out)) as folder:
+        if folder is not None:
+            folder.check_settings(
+                {
+                    **dataclasses.asdict(settings),
+                    "recipe_content": plain_recipe(task.recipe),
+                    "data_provenance": splits.provenance,
+                    "versions": versions(),
+                }
+            )
+        with Checkpoints(Path(out) / _CHECKPOINTS) as checkpoints:
+            state, info = _start(settings, task, checkpoints, on_message, is_owner=bool(folder))
+            first, num_steps = int(state.step), task.recipe.epochs * task.steps_per_epoch
+            hooks = _Hooks(folder, checkpoints, info, num_steps, on_report)
+            on_report(first, num_steps, {})
+            if first < num_steps:
+                examples = splits.train, splits.test
+                train(task, devices, state, *examples, hooks, save_every_s=save_every_s)
+        record = _finish(settings, prepared, folder, hooks)
+    return TrainResult(record, num_steps - first)
+
+
+@contextlib.contextmanager
+def _own_folder(path: Path) -> Iterator[RunFolder | None]:
+    """The folder, for the process that writes into it; None for the others."""
+    if jax.process_index() > 0:
+        yield None
+        return
+    with open_run_folder(path) as folder:
+        yield folder
+
+
+def _start(settings, task: Task, checkpoints: Checkpoints, on_message, *, is_owner: bool):
+    """The state to go on from, and what was kept beside it."""
+    state = init_state(task, jax.random.key(settings.seed))
+    restored = checkpoints.restore(state)
+    if restored is None:
+        return state, {"num_lines": 0, "seconds": 0.0}
+    for step in restored.damaged:
+        on_message(
+            f"the checkpoint of step {step} is damaged; going on from that of step "
+            f"{int(restored.state.step)}"
+        )
+        if is_owner:
+            checkpoints.remove(step)
+    return restored.state, restored.info
+
+
+class _Hooks:
+    """Writes what the loop reports; knows how many lines a checkpoint goes with."""
+
+    def __init__(self, folder: RunFolder | None, checkpoints, info, num_steps, on_report):
+        self._folder, self._checkpoints, self._on_report = folder, checkpoints, on_report
+        self._num_lines, self._num_steps = info["num_lines"], num_steps
+        self._before_s, self._start_s = info["seconds"], time.monotonic()
+        self.history: list[dict[str, Any]] = []
+        if folder is not None:
+            folder.cut_history(self._num_lines)
+
+    @property
+    def seconds(self) -> float:
+        return self._before_s + time.monotonic() - self._start_s
+
+    def report(self, record: dict[str, Any]) -> None:
+        self.history.append(record)
+        self._num_lines += 1
+        if self._folder is not None:
+            self._folder.append_history(record)
+        self._on_report(record["step"], self._num_steps, record)
+
+    def save(self, step: int, state: TrainState) -> None:
+        if self._folder is not None:
+            info = {"num_lines": self._num_lines, "seconds": self.seconds}
+            self._checkpoints.save(step, state, info)
+
+
+def _finish(settings: TrainSettings, prepared: Prepared, folder, hooks: _Hooks) -> dict[str, Any]:
+    task, splits = prepared
+    history = hooks.history if folder is None else folder.read_history()
+    last = [record for record in history if record["kind"] == "epoch"][-1]
+    record = {
+        "space": settings.space,
+        "architecture": settings.architecture,
+        "settings": dataclasses.asdict(settings),
+        "recipe": plain_recipe(task.recipe),
+        "data": splits.provenance,
+        "versions": versions(),
+        "steps": last["step"],
+        "seconds": hooks.seconds,
+        **{name: value for name, value in last.items() if name.startswith(("train_", "test_"))},
+    }
+    if settings.architecture is not None:
+        size = network_size(task.network, task.image_shape)
+        record |= {"parameters": size.parameters, "multiply_adds": size.multiply_adds}
+    if folder is not None:
+        recipe = Path(settings.recipe).stem
+        title = f"{recipe}, {settings.space}, {settings.data}, seed {settings.seed}"
+        draw_curves(history, folder.path / "curves", title=title)
+        folder.write_json(_RESULT, record)
+    return record
+
+
+def evaluate_run(
+    out: str | Path, *, data: str | None = None, num_devices: int | None = None
+) -> Measured:
+    """Tests the last checkpoint of a run again, on its own or on other examples.
+
+    Args:
+      out: the run's folder.
+      data: what ``data.load_splits`` takes, whose examples to test with are used; None takes the
+        run's. They are standardised as those of the training were.
+      num_devices: of this process; None takes all.
+
+    Returns:
+      Loss and accuracy.
+
+    Raises:
+      InputError: if the folder holds no training, or the data do not fit the network.
+    """
+    path = Path(out)
+    settings = _read_settings(path)
+    task, splits = prepare(settings)
+    examples = splits.test
+    if data is not None:
+        other = load_splits(data, image_size=task.image_shape[0])
+        examples = other.test
+        if examples.images.shape[1:] != task.image_shape or other.num_classes > splits.num_classes:
+            raise InputError(
+                f"evaluate: --data must hold images of shape {task.image_shape} in at most "
+                f"{splits.num_classes} classes, got {examples.images.shape[1:]} and "
+                f"{other.num_classes}."
+            )
+    with Checkpoints(path / _CHECKPOINTS) as checkpoints:
+        restored = checkpoints.restore(init_state(task, jax.random.key(settings.seed)))
+    if restored is None:
+        raise InputError(f"evaluate: {path} must hold a checkpoint, got none yet.")
+    return evaluate(task, Parallel(num_devices), restored.state, examples)
+
+
+def _read_settings(path: Path) -> TrainSettings:
+    try:
+        held = json.loads((path / "settings.json").read_text())
+        names = [field.name for field in dataclasses.fields(TrainSettings)]
+        return TrainSettings(**{name: held[name] for name in names})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"evaluate: {path} must be the folder of a training, got {type(error).__name__}: "
+            f"{error}."
+        ) from error

@@ -1,0 +1,184 @@
+"""What a training is asked to do, and what it starts from."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nasjax.data import Splits, hold_out, load_splits
+from nasjax.data.images import channel_moments
+from nasjax.errors import InputError, unknown_name
+from nasjax.networks import LayerConfig, static_network, whole_one_shot_network
+from nasjax.runs.folder import run_name
+from nasjax.runs.options import check_seed
+from nasjax.spaces import get_space
+from nasjax.training import Recipe, Task, get_recipe, steps_per_epoch
+
+COMPUTE_DTYPES = ("float32", "bfloat16")
+RUNNING_RATE = 0.1
+"""PyTorch's momentum of running batch statistics."""
+
+_OF_RECIPE = ("epochs", "batch_size", "learning_rate", "image_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """Everything that the result of a training depends on, but for rounding.
+
+    Attributes:
+      space: the search space.
+      architecture: the string or index of an architecture; None for recipes that draw one a step.
+      recipe: what ``training.get_recipe`` takes.
+      data: what ``data.load_splits`` takes; None takes the recipe's.
+      test_data: with ``npz:PATH``, where the examples to test with are.
+      image_size: height and width in pixels; None takes the recipe's, or keeps those stored.
+      epochs: None takes the recipe's; so do those below.
+      batch_size: over all devices.
+      channels: of the first stage.
+      cells: of the network.
+      learning_rate: the first.
+      num_parts: micro-batches of a device's part of a batch.
+      compute_dtype: ``"float32"`` or ``"bfloat16"``.
+      seed: of everything random.
+
+    Raises:
+      InputError: if a value is unknown or out of its range.
+    """
+
+    space: str = "nasbench201"
+    architecture: str | None = None
+    recipe: str = "quick"
+    data: str | None = None
+    test_data: str | None = None
+    image_size: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    channels: int | None = None
+    cells: int | None = None
+    learning_rate: float | None = None
+    num_parts: int = 1
+    compute_dtype: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self):
+        """Checks every value; fills in the data and the architecture's own notation."""
+        recipe = get_recipe(self.recipe)
+        if self.space not in recipe.networks:
+            where = f"--space, with --recipe {self.recipe}"
+            raise unknown_name(where, "space", self.space, recipe.networks)
+        if recipe.is_path_drawn and self.architecture is not None:
+            raise InputError(
+                f"train: --recipe {self.recipe} draws an architecture a step, so none must be "
+                f"given, got {self.architecture!r}. Leave it out, or choose another recipe."
+            )
+        if not recipe.is_path_drawn and self.architecture is None:
+            raise InputError(
+                f"train: --recipe {self.recipe} trains one architecture, got none. Give its string "
+                "or index, a file, or the folder of a run."
+            )
+        if self.data is None:
+            object.__setattr__(self, "data", recipe.data)
+        if self.architecture is not None:
+            space = get_space(self.space)
+            text = space.to_string(space.from_string(self.architecture))
+            object.__setattr__(self, "architecture", text)
+        for name in ("channels", "cells", "num_parts", "image_size"):
+            value, option = getattr(self, name), "--" + name.replace("_", "-")
+            if value is not None and value < 1:
+                raise InputError(f"{option}: must be at least 1, got {value}.")
+        if self.compute_dtype not in COMPUTE_DTYPES:
+            raise unknown_name("--compute-dtype", "type", self.compute_dtype, COMPUTE_DTYPES)
+        check_seed(self.seed)
+        self.final_recipe()
+
+    def final_recipe(self) -> Recipe:
+        """The recipe, with what was given in the place of its own."""
+        recipe = get_recipe(self.recipe)
+        kind = dict(recipe.networks[self.space])
+        kind |= {} if self.channels is None else {"channels": self.channels}
+        kind |= {} if self.cells is None else {"num_cells": self.cells}
+        given = {name: getattr(self, name) for name in _OF_RECIPE}
+        given = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(recipe, networks={self.space: kind}, data=self.data, **given)
+
+    def run_name(self) -> str:
+        """A name for the run's folder: recipe, architecture in eight letters, what was given."""
+        told = [Path(self.recipe).stem]
+        if self.architecture is not None:
+            told.append(hashlib.sha256(self.architecture.encode()).hexdigest()[:8])
+        own = {name: getattr(self, name) for name in ("space", "architecture", "recipe")}
+        prefix = "-".join(["train", *told])
+        return run_name(prefix, self, TrainSettings(**own), left_out=("architecture", "recipe"))
+
+
+class Prepared(NamedTuple):
+    """What a training starts from.
+
+    Attributes:
+      task: the network and how it is trained.
+      splits: the data.
+    """
+
+    task: Task
+    splits: Splits
+
+
+def prepare(settings: TrainSettings) -> Prepared:
+    """Loads the data and makes the network's module.
+
+    Raises:
+      InputError: if the data cannot be had, or hold less than a batch.
+    """
+    recipe = settings.final_recipe()
+    splits = load_splits(
+        settings.data, test=settings.test_data, image_size=recipe.image_size, seed=settings.seed
+    )
+    if recipe.held_out:
+        splits = _held_out(splits, recipe.held_out, settings.seed)
+    space = get_space(settings.space)
+    kind = {**recipe.networks[settings.space], "num_classes": splits.num_classes}
+    if recipe.is_path_drawn:
+        # Batch statistics of one architecture tell nothing about another's: none are kept.
+        config = LayerConfig(recipe.initialization)
+        network = whole_one_shot_network(settings.space, config=config, **kind)
+    else:
+        config = LayerConfig(recipe.initialization, use_affine=True, running_rate=RUNNING_RATE)
+        genotype = space.from_string(settings.architecture)
+        if not space.is_connected(genotype):
+            raise InputError(
+                f"train: the input must reach the output, got {settings.architecture}, a dead "
+                "network. Choose another."
+            )
+        network = static_network(settings.space, genotype, config=config, **kind)
+    task = Task(
+        network=network,
+        recipe=recipe,
+        image_shape=splits.train.images.shape[1:],
+        mean=tuple(map(float, splits.mean)),
+        std=tuple(map(float, splits.std)),
+        steps_per_epoch=steps_per_epoch(len(splits.train.labels), recipe.batch_size),
+        seed=settings.seed,
+        draw_weights=(
+            (lambda key: space.one_hot(space.sample(key))) if recipe.is_path_drawn else None
+        ),
+        compute_dtype=settings.compute_dtype,
+        num_parts=settings.num_parts,
+    )
+    return Prepared(task, splits)
+
+
+def plain_recipe(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as JSON holds it."""
+    plain = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    plain["networks"] = {name: dict(kind) for name, kind in recipe.networks.items()}
+    return plain | {"augmentation": dataclasses.asdict(recipe.augmentation)}
+
+
+def _held_out(splits: Splits, fraction: float, seed: int) -> Splits:
+    kept, held = hold_out(splits.train, fraction, seed=seed)
+    mean, std = channel_moments(kept.images)
+    told = {"test": f"{fraction:g} of the examples to train with, drawn"}
+    told |= {"num_train": len(kept.labels), "num_test": len(held.labels)}
+    return splits._replace(
+        train=kept, test=held, mean=mean, std=std, provenance=splits.provenance | told
+    )

@@ -1,0 +1,31 @@
+"""Training of networks on every device of one machine or many: recipes, steps, checkpoints."""
+
+from nasjax.training.augment import Augmentation
+from nasjax.training.batches import steps_per_epoch
+from nasjax.training.checkpoints import Checkpoints, Restored
+from nasjax.training.loop import DivergedError, Measured, evaluate, train
+from nasjax.training.parallel import Parallel
+from nasjax.training.recipe import SCHEDULES, Recipe
+from nasjax.training.recipes import RECIPES, get_recipe
+from nasjax.training.step import Task, TrainState, init_state, test_step, train_step
+
+__all__ = [
+    "RECIPES",
+    "SCHEDULES",
+    "Augmentation",
+    "Checkpoints",
+    "DivergedError",
+    "Measured",
+    "Parallel",
+    "Recipe",
+    "Restored",
+    "Task",
+    "TrainState",
+    "evaluate",
+    "get_recipe",
+    "init_state",
+    "steps_per_epoch",
+    "test_step",
+    "train",
+    "train_step",
+]
