@@ -85,7 +85,7 @@ METRICS: dict[str, Metric] = {
         unit="(loss / weight)^2",
         cost="2 F + 2 B",
         domain=_ANY,
-        source="HNAS, eq. (3)",
+        source="HNAS, eq. (3), with Hessian and gradient of the whole batch",
         needs=("hessian",),
         value=reduced("hessian", abs),
     ),

@@ -321,7 +321,7 @@ def _synflow(plan: Plan, params, x) -> Array:
     """In the logarithm, as values pass what float32 holds."""
     ones = jnp.ones_like(x[:1])
     flows, logarithm = {IMAGES: jnp.concatenate([ones, 0 * ones])}, jnp.zeros(())
-    bottlenecks = _bottlenecks(plan)
+    goes_on = _goes_on(plan)
     for place, step in enumerate(plan.steps):
         read = [flows[source] for source in step.sources]
         flow, total, weights = read[0], flows.get(step.target), _at(params, step.path)
@@ -335,17 +335,26 @@ def _synflow(plan: Plan, params, x) -> Array:
             flows[step.target] = steps.plain_flow(step.operation, flow, total)
         else:
             flows[step.target] = steps.plain(same, flow, total)
-        if place in bottlenecks:
-            flows[step.target], logarithm = steps.rescaled(flows[step.target], logarithm)
+        values = goes_on.get(place, ())
+        if values:  # the network is linear: all that goes on is scaled alike
+            scaled, logarithm = steps.rescaled([flows[value] for value in values], logarithm)
+            flows.update(zip(values, scaled, strict=True))
     return product
 
 
-def _bottlenecks(plan: Plan) -> set[int]:
-    """Places of steps after which the network goes on from their target alone."""
-    found, lowest_source, lowest_target = set(), np.inf, np.inf
-    for place, step in reversed(list(enumerate(plan.steps))):
-        if step.target <= lowest_source and step.target < lowest_target < np.inf:
-            found.add(place)
-        lowest_source = min(lowest_source, *step.sources)
-        lowest_target = min(lowest_target, step.target)
+def _goes_on(plan: Plan) -> dict[int, tuple[int, ...]]:
+    """Values from which the network goes on, by places of steps after which these are few.
+
+    Those are where cells end: with the value of one cell or, in DARTS, of the last two.
+    """
+    first, last = {IMAGES: -1}, {}
+    for place, step in enumerate(plan.steps):
+        first.setdefault(step.target, place)
+        for value in (step.target, *step.sources):
+            last[value] = place
+    found = {}
+    for place, step in enumerate(plan.steps[:-1]):
+        values = tuple(value for value in first if first[value] <= place < last[value])
+        if values == (step.target,) or (step.kind == "concat" and len(values) == 2):
+            found[place] = values
     return found

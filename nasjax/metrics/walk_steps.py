@@ -302,10 +302,10 @@ def plain_flow(operation, flow, total):
 
 
 @jax.jit
-def rescaled(flow, logarithm):
-    """A flow of scale one, and the logarithm of all scales taken out."""
-    scale = flow[0].max()
-    return flow / scale, logarithm + jnp.log(scale)
+def rescaled(flows, logarithm):
+    """Flows of which the largest is one, and the logarithm of all scales taken out."""
+    scale = jnp.stack([flow[0].max() for flow in flows]).max()
+    return [flow / scale for flow in flows], logarithm + jnp.log(scale)
 
 
 @jax.jit

@@ -216,7 +216,8 @@ def run_score(
     what is new to it, and the table becomes that of the last request.
 
     Equivalent architectures (of one canonical form) are scored once, as their canonical form.
-    Weights are drawn once a seed and shared by edge.
+    Weights are drawn once a seed and shared by edge; in NAS-Bench-101 and 1Shot1, where widths
+    depend on the graph, once a seed and network.
 
     Several processes may work in one folder: each scores every ``count``-th class and has a record
     of its own, and the last one to end writes the table. In a process the networks are spread over

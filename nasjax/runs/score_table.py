@@ -152,6 +152,7 @@ def correlations(
     means that the metric tells better cells. Rows whose metric failed, or that the accuracy table
     lacks, are left out. Disconnected cells fail and have the accuracy of chance; papers that count
     them, with a gradient of zero, have higher coefficients, which ``spearman_failed_last`` shows.
+    A row that is there twice counts once; equivalent cells, which were trained apart, all count.
 
     Args:
       rows: the table.
@@ -165,7 +166,10 @@ def correlations(
       bootstrap interval (NaN but for ``MAIN_ACCURACIES``), and ``num_pairs``. Cost: two seconds a
       metric for a few hundred cells, fifteen for all.
     """
-    accuracies = {name: table.accuracy_of(name, np.stack(genotypes)) for name in table.accuracies()}
+    stacked = np.stack(genotypes)
+    places = np.sort(np.unique(stacked, axis=0, return_index=True)[1])
+    rows, genotypes = [rows[place] for place in places], stacked[places]
+    accuracies = {name: table.accuracy_of(name, genotypes) for name in table.accuracies()}
     # Enough for an interval, and bearable for all cells of the space.
     num_resamples = min(
         _NUM_RESAMPLES, max(_FEWEST_RESAMPLES, _RESAMPLED_PAIRS // max(len(rows), 1))

@@ -7,7 +7,7 @@ from nasjax.training.loop import DivergedError, Measured, evaluate, train
 from nasjax.training.parallel import Parallel
 from nasjax.training.recipe import SCHEDULES, Recipe
 from nasjax.training.recipes import RECIPES, get_recipe
-from nasjax.training.step import Task, TrainState, init_state, test_step, train_step
+from nasjax.training.step import Task, TrainState, evaluation_step, init_state, train_step
 
 __all__ = [
     "RECIPES",
@@ -25,7 +25,7 @@ __all__ = [
     "get_recipe",
     "init_state",
     "steps_per_epoch",
-    "test_step",
+    "evaluation_step",
     "train",
     "train_step",
 ]

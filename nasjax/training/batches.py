@@ -85,7 +85,7 @@ def train_batches(
     yield from _ahead(gather, range(first_step, num_steps))
 
 
-def test_batches(
+def evaluation_batches(
     images: np.ndarray, labels: np.ndarray, *, batch_size: int, rows: slice
 ) -> Iterator[Batch]:
     """All examples in stored order; the last batch is filled up with the first examples again.

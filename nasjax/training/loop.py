@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from nasjax.errors import InputError
-from nasjax.training.batches import Batch, test_batches, train_batches
+from nasjax.training.batches import Batch, evaluation_batches, train_batches
 from nasjax.training.parallel import Parallel
 from nasjax.training.step import (
     Task,
     Totals,
     TrainState,
-    test_step,
+    evaluation_step,
     train_step,
     zero_totals,
 )
@@ -100,7 +100,7 @@ def train(
     rows = devices.local_rows(recipe.batch_size)
     num_steps, first_step = recipe.epochs * in_epoch, int(state.step)
     step_fn = devices.map(train_step(task), is_state_returned=True)
-    test_fn = devices.map(test_step(task))
+    test_fn = devices.map(evaluation_step(task))
     before = zero_totals() if first_step % in_epoch == 0 else state.totals
     batches = train_batches(
         train_examples.images,
@@ -161,12 +161,12 @@ def evaluate(task: Task, devices: Parallel, state: TrainState, examples: Example
       Means over all examples.
     """
     rows = devices.local_rows(task.recipe.batch_size)
-    test_fn = devices.map(test_step(task))
+    test_fn = devices.map(evaluation_step(task))
     return _test(task, devices, test_fn, devices.replicate(state), examples, rows)
 
 
 def _test(task, devices: Parallel, test_fn, on_devices, examples: Examples, rows) -> Measured:
-    batches: Iterator[Batch] = test_batches(
+    batches: Iterator[Batch] = evaluation_batches(
         examples.images, examples.labels, batch_size=task.recipe.batch_size, rows=rows
     )
     found = []

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nasjax.errors import InputError
 from nasjax.types import PyTree
@@ -50,6 +51,9 @@ class Parallel:
         self.devices: Sequence[jax.Device] = local[:count]
         self.num_devices = count * jax.process_count()
         self.first_device = count * jax.process_index()
+        mesh = Mesh(np.array(self.devices), (AXIS,))
+        # Where mapped functions leave what they give: other places would be compiled for anew.
+        self._placement = NamedSharding(mesh, PartitionSpec(AXIS))
 
     def map(self, fn: Callable, *, is_state_returned: bool = False) -> Callable:
         """``fn`` on every device at once, compiled.
@@ -68,7 +72,8 @@ class Parallel:
     def replicate(self, tree: PyTree) -> PyTree:
         """The same on every local device, as mapped functions take it."""
         count = len(self.devices)
-        return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *np.shape(leaf))), tree)
+        copies = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *np.shape(leaf))), tree)
+        return jax.device_put(copies, self._placement)
 
     def spread(self, batch: PyTree) -> PyTree:
         """A batch of this process in equal parts, ``[devices, part, ...]``, as ``map`` takes it.
@@ -85,7 +90,7 @@ class Parallel:
                 )
             return leaf.reshape(count, -1, *leaf.shape[1:])
 
-        return jax.tree.map(split, batch)
+        return jax.device_put(jax.tree.map(split, batch), self._placement)
 
     def first(self, tree: PyTree) -> PyTree:
         """What the first local device has of a mapped function's result, on the host."""

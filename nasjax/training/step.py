@@ -225,7 +225,7 @@ def _totals(logits, labels, is_counted) -> Totals:
     )
 
 
-def test_step(task: Task) -> Callable[..., Totals]:
+def evaluation_step(task: Task) -> Callable[..., Totals]:
     """A step of testing, for ``Parallel.map``.
 
     Args:

@@ -131,6 +131,20 @@ def test_all_statistics_where_cells_have_settings_of_their_own():
     _check("all", configs, sorted(WALKED))
 
 
+@pytest.mark.usefixtures("float64")
+def test_synflow_holds_values_that_float32_does_not():
+    space, genotype, sizes = NETWORKS["darts"]
+    sizes = {**sizes, "num_cells": 6}
+    params = _params(space, genotype, {"num_classes": 3, **sizes})
+    params = jax.tree.map(lambda leaf: 100 * leaf, params)
+    plan, (x, y) = PLANS[space](genotype, **sizes), _batch(2)
+    expected = walk_statistics(plan, params, x, y, ["synflow"], num_parts=2)["synflow"]
+    assert expected > np.log(1e60)
+    params, x = jax.tree.map(lambda leaf: leaf.astype("float32"), (params, x))
+    found = walk_statistics(plan, params, x, y, ["synflow"], num_parts=2)["synflow"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
 def test_a_disconnected_cell_is_a_dead_network():
     sizes = {"channels": 2, "num_cells": 1, "num_classes": 3}
     x, y = jax.random.normal(jax.random.key(0), (6, 8, 8, 3)), jnp.arange(6) % 3

@@ -70,3 +70,10 @@ def test_accuracies_of_cells_that_the_table_lacks_are_nan():
     assert math.isnan(found[2])
     with pytest.raises(InputError, match="Did you mean 'cifar10_test'"):
         table.accuracy_of("cifar10_tset", CELLS)
+
+
+def test_a_cell_that_was_asked_for_twice_counts_once():
+    rows = rows_of(snip=[float(index) for index in range(30)])
+    once = correlations(rows, CELLS, ("snip",), make_table())
+    twice = correlations(2 * rows, 2 * list(CELLS), ("snip",), make_table())
+    assert twice == once
