@@ -19,10 +19,11 @@ def _batch(size=4, pixels=8):
     return x, jnp.arange(size) % 3
 
 
-def _same(one, other, rtol=1e-3):
+def _same(one, other, rtol=1e-3, **others):
     assert one.flags == other.flags
     for name, value in one.values.items():
-        assert other.values[name] == pytest.approx(value, rel=rtol, nan_ok=True), name
+        tolerance = others.get(name, rtol)
+        assert other.values[name] == pytest.approx(value, rel=tolerance, nan_ok=True), name
 
 
 @pytest.mark.parametrize("engine", ["walk", "program"])
@@ -48,7 +49,8 @@ def test_engines_agree_on_all_metrics(space):
     reference = space_scorer(found, x, y, metrics, network=sizes, engine="autodiff")
     for seed in range(2):
         genotype = np.asarray(found.sample(jax.random.key(seed)))
-        _same(auto(genotype), reference(genotype), rtol=5e-3)
+        # ZiCo divides by deviations of two gradients, some of which are hardly more than rounding.
+        _same(auto(genotype), reference(genotype), rtol=5e-3, zico=2e-2)
 
 
 def _num_programs():

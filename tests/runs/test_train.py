@@ -1,0 +1,173 @@
+"""Trainings from settings to files: interruption, bad input, what is written."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from nasjax.errors import InputError
+from nasjax.runs import TrainSettings, evaluate_run, run_training
+
+CELL = "|nor_conv_1x1~0|+|none~0|skip_connect~1|+|avg_pool_3x3~0|none~1|nor_conv_1x1~2|"
+SMALL = {"architecture": CELL, "data": "digits", "channels": 4, "epochs": 2, "batch_size": 240}
+
+
+def _lines(folder):
+    """Without what tells the time."""
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in line.items() if name not in ("images_per_s", "input_share")}
+        for line in lines
+    ]
+
+
+def _timeless(record):
+    return {name: value for name, value in record.items() if name != "seconds"}
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def _stop_at(step):
+    def on_report(done, num_steps, record):
+        if record and done >= step:
+            raise _StoppedError
+
+    return on_report
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("train") / "whole"
+    return out, run_training(TrainSettings(**SMALL), out)
+
+
+def test_a_training_leaves_its_files(whole):
+    out, result = whole
+    record = json.loads((out / "result.json").read_text())
+    assert record == json.loads(json.dumps(result.record))
+    assert result.num_run == record["steps"] == 2 * (1437 // 240)
+    kinds = [line["kind"] for line in _lines(out)]
+    assert kinds == ["steps", "epoch", "steps", "epoch"]
+    assert record["parameters"] == 2 * (4 * 4 + 8) + _rest_of_parameters()
+    assert record["architecture"] == CELL
+    assert (out / "curves.svg").stat().st_size > 1000
+    assert (out / "curves.png").stat().st_size > 1000
+    first, last = (line["train_loss"] for line in _lines(out) if line["kind"] == "epoch")
+    assert last < first - 0.1
+    assert last == record["train_loss"]
+    assert 2.0 < record["test_loss"] < 1.1 * math.log(10)
+    assert record["data"]["num_train"] == 1437
+
+
+def _rest_of_parameters():
+    """Of four channels and one cell a stage, but for the first stage's two 1x1 convolutions."""
+    stem = 9 * 4 + 8
+    cells = sum(2 * (c * c + 2 * c) for c in (8, 16))
+    reductions = sum(9 * c * 2 * c + 9 * 4 * c * c + 2 * c * c + 8 * c for c in (4, 8))
+    return stem + cells + reductions + 2 * 16 + 16 * 10 + 10
+
+
+def test_a_finished_training_is_not_repeated(whole):
+    out, result = whole
+    again = run_training(TrainSettings(**SMALL), out)
+    assert again.num_run == 0
+    assert _timeless(again.record) == _timeless(result.record)
+
+
+def test_a_training_that_was_stopped_ends_the_same(whole, tmp_path):
+    out, result = whole
+    settings = TrainSettings(**SMALL)
+    with pytest.raises(_StoppedError):  # at the end of the first epoch, before it is saved
+        run_training(settings, tmp_path, save_every_s=0.0, on_report=_stop_at(5))
+    with pytest.raises(_StoppedError):
+        run_training(settings, tmp_path, save_every_s=0.0, on_report=_stop_at(10))
+    resumed = run_training(settings, tmp_path)
+    assert resumed.num_run == 5
+    assert _lines(tmp_path) == _lines(out)
+    assert _timeless(resumed.record) == _timeless(result.record)
+
+
+def test_a_damaged_checkpoint_is_told_and_passed_over(whole, tmp_path):
+    settings, told = TrainSettings(**SMALL), []
+    run_training(settings, tmp_path, save_every_s=0.0)
+    (tmp_path / "checkpoints" / "10" / "record" / "metadata").write_text("")
+    again = run_training(settings, tmp_path, on_message=told.append)
+    assert told == ["the checkpoint of step 10 is damaged; going on from that of step 5"]
+    assert again.num_run == 5
+    assert _lines(tmp_path) == _lines(whole[0])
+
+
+def test_a_checkpoint_is_tested_again(whole):
+    out, result = whole
+    found = evaluate_run(out)
+    assert found.accuracy == result.record["test_accuracy"]
+    np.testing.assert_allclose(found.loss, result.record["test_loss"], rtol=1e-6)
+
+
+def test_several_devices_train_the_same(whole, tmp_path):
+    _, result = whole
+    spread = run_training(TrainSettings(**SMALL), tmp_path, num_devices=2)
+    np.testing.assert_allclose(spread.record["train_loss"], result.record["train_loss"], rtol=1e-3)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path):
+    settings = TrainSettings(**SMALL | {"learning_rate": 1e30, "epochs": 4})
+    with pytest.raises(InputError, match="the loss must stay finite, got nan at step"):
+        run_training(settings, tmp_path, save_every_s=0.0)
+    with pytest.raises(InputError, match="must hold a checkpoint, got none|the loss must stay"):
+        run_training(settings, tmp_path)
+
+
+def test_other_settings_are_refused(whole):
+    with pytest.raises(InputError, match="learning_rate: there nothing, here 0.5"):
+        run_training(TrainSettings(**SMALL | {"learning_rate": 0.5}), whole[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"recipe": "quik"}, "Did you mean 'quick'"),
+        ({"space": "mlp"}, "unknown space 'mlp'"),
+        ({"architecture": None}, "trains one architecture, got none"),
+        ({"recipe": "supernet"}, "draws an architecture a step, so none must be given"),
+        ({"channels": 0}, "--channels: must be at least 1, got 0"),
+        ({"compute_dtype": "float16"}, "unknown type 'float16'"),
+        ({"seed": -1}, "--seed: must be"),
+        ({"epochs": 0}, "--epochs: must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        TrainSettings(**SMALL | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 7}, "--batch-size: must be a multiple of the 2 devices, got 7. 6 would do"),
+        ({"batch_size": 2000}, "--batch-size: must be at most the 1437 examples"),
+        ({"architecture": "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"}, "a dead network"),
+        ({"test_data": "npz:x.npz"}, "`test` goes with npz:PATH"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused_before_a_folder_is_made(change, message, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match=message):
+        run_training(TrainSettings(**SMALL | change), out, num_devices=2)
+    assert not out.exists()
+
+
+def test_more_devices_than_there_are_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--devices: must be 1 to the 4 cpu devices .* got 5"):
+        run_training(TrainSettings(**SMALL), tmp_path, num_devices=5)
+
+
+def test_a_name_tells_what_was_given():
+    name = TrainSettings(**SMALL).run_name()
+    assert name.startswith("train-quick-")
+    assert name.endswith("-nasbench201-digits-epochs=2-batch_size=240-channels=4-seed0")
+    other = TrainSettings(**SMALL | {"architecture": "6111"}).run_name()
+    assert other != name
