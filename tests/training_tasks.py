@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from nasjax.networks import DartsNetwork, LayerConfig, NasBench201Network
+from nasjax.networks import DartsNetwork, LayerConfig, NasBench201Network, NasBench201OneShot
+from nasjax.spaces import get_space
 from nasjax.training import Augmentation, Recipe, Task
 
 CONFIG = LayerConfig("pytorch", use_affine=True, running_rate=0.1)
@@ -38,6 +39,14 @@ def darts_task(**changes) -> Task:
     )
     own = {"drop_path_rate": 0.5, "auxiliary_weight": 0.4, "label_smoothing": 0.1}
     return _task(network, own | changes, image_shape=(32, 32, 2))
+
+
+def supernet_task(**changes) -> Task:
+    """A one-shot network of NAS-Bench-201 with partial channels."""
+    space = get_space("nasbench201")
+    network = NasBench201OneShot(3, 4, 1, LayerConfig("pytorch"), partial_channels=2)
+    own = {"draw_weights": lambda key: space.one_hot(space.sample(key))}
+    return _task(network, own | changes)
 
 
 def _task(network, changes, image_shape=(8, 8, 2)) -> Task:

@@ -28,6 +28,7 @@ from nasjax.networks.operations import (
     ReluConvNorm,
     SeparableConv,
 )
+from nasjax.networks.partial_channels import check_parts, in_part
 from nasjax.networks.pooling import max_pool_3x3
 from nasjax.networks.stages import check_mixture, pad_channels, run_cells, widen_blocks
 from nasjax.spaces.base import host_genotype
@@ -87,12 +88,14 @@ class MixedCell(nn.Module):
       num_edges: mixed operations a node sums.
       mixture: a key of ``stages.MIXTURES``.
       config: initialisation and normalisation.
+      partial_channels: operations see one channel in so many.
     """
 
     features: int
     num_edges: int
     mixture: str
     config: LayerConfig
+    partial_channels: int = 1
 
     @nn.compact
     def __call__(self, operations, inputs, x0: Images, x1: Images) -> Images:
@@ -108,10 +111,12 @@ class MixedCell(nn.Module):
             params = stack_trees([operation_params(edge, OPERATIONS) for edge in params])
             operations = operations.reshape(len(edges), len(OPERATIONS))
             inputs = inputs.reshape(len(edges), NUM_NODES + 1)
-            wiring = _wiring(self.features, self.num_edges, self.config)
+            sizes = self.features, self.num_edges, self.partial_channels
+            wiring = _wiring(*sizes, self.config)
             nodes = drawn_cell(wiring, operations, inputs, jnp.stack(states), params)
             return jnp.concatenate(list(nodes[2:]), -1)
-        make = partial(make_operation, features=self.features, config=self.config, parent=None)
+        make = in_part(make_operation, self.partial_channels)
+        make = partial(make, features=self.features, config=self.config, parent=None)
         states += [0.0] * NUM_NODES
         for name, (node, edge) in zip(names, edges, strict=True):
             weights = zip(inputs[node, edge], states[: node + 2], strict=False)
@@ -122,8 +127,9 @@ class MixedCell(nn.Module):
 
 
 @functools.cache
-def _wiring(features: int, num_edges: int, config: LayerConfig) -> Wiring:
-    modules = [make_operation(name, features, config, parent=None) for name in OPERATIONS]
+def _wiring(features: int, num_edges: int, num_parts: int, config: LayerConfig) -> Wiring:
+    make = in_part(make_operation, num_parts)
+    modules = [make(name, features, config, parent=None) for name in OPERATIONS]
     targets = tuple(node + 2 for node in range(NUM_NODES) for _ in range(num_edges))
     return Wiring(as_branches(modules), NUM_NODES + 2, targets)
 
@@ -141,6 +147,7 @@ class DartsOneShot(nn.Module):
       config: initialisation and normalisation.
       num_edges: (input, operation) pairs a node sums: 1 as NASI samples, 2 for whole genotypes.
       mixture: a key of ``stages.MIXTURES``.
+      partial_channels: ``K`` of partial channel connections: operations see one channel in ``K``.
     """
 
     num_classes: int = 10
@@ -149,10 +156,12 @@ class DartsOneShot(nn.Module):
     config: LayerConfig = LayerConfig()
     num_edges: int = 1
     mixture: str = "drawn"
+    partial_channels: int = 1
 
     def __post_init__(self):
         """Checks the names."""
         check_mixture("DartsOneShot", self.mixture)
+        check_parts("DartsOneShot", self.partial_channels, self.channels)
         super().__post_init__()
 
     @nn.compact
@@ -175,7 +184,10 @@ class DartsOneShot(nn.Module):
         for features, kinds, first in stages(self.channels, self.num_cells):
             if kinds[0] == REDUCTION:
                 states = tuple(max_pool_3x3(state, stride=2) for state in states)
-            cell = MixedCell(features, self.num_edges, self.mixture, self.config, parent=None)
+            cell = MixedCell(
+                *(features, self.num_edges, self.mixture, self.config, self.partial_channels),
+                parent=None,
+            )
             names = [f"cell_{first + i}" for i in range(len(kinds))]
             if self.is_initializing():
                 for name in names:

@@ -25,6 +25,7 @@ from nasjax.networks.mixed_operation import (
     stack_trees,
 )
 from nasjax.networks.operations import Identity, Pool, ReluConvNorm, Zero
+from nasjax.networks.partial_channels import check_parts, in_part
 from nasjax.networks.pooling import halve
 from nasjax.networks.stages import check_mixture, run_cells
 from nasjax.spaces.base import host_genotype
@@ -64,8 +65,9 @@ class ReductionBlock(nn.Module):
 
 
 @functools.cache
-def _wiring(features: int, config: LayerConfig) -> Wiring:
-    modules = [make_operation(name, features, config, parent=None) for name in OPERATIONS]
+def _wiring(features: int, num_parts: int, config: LayerConfig) -> Wiring:
+    make = in_part(make_operation, num_parts)
+    modules = [make(name, features, config, parent=None) for name in OPERATIONS]
     targets, sources = zip(*EDGES, strict=True)
     return Wiring(as_branches(modules), 4, targets, sources)
 
@@ -77,11 +79,13 @@ class MixedCell(nn.Module):
       features: channels.
       mixture: a key of ``stages.MIXTURES``.
       config: initialisation and normalisation.
+      partial_channels: operations see one channel in so many.
     """
 
     features: int
     mixture: str
     config: LayerConfig
+    partial_channels: int = 1
 
     @nn.compact
     def __call__(self, weights: Float[Array, "edges choices"], x: Images) -> Images:
@@ -90,9 +94,10 @@ class MixedCell(nn.Module):
         if self.mixture == "drawn" and not self.is_initializing():
             edges = [self.variables.get("params", {}).get(name, {}) for name in names]
             params = stack_trees([operation_params(edge, OPERATIONS) for edge in edges])
-            wiring = _wiring(self.features, self.config)
+            wiring = _wiring(self.features, self.partial_channels, self.config)
             return drawn_cell(wiring, weights, None, x[None], params)[-1]
-        make = partial(make_operation, features=self.features, config=self.config, parent=None)
+        make = in_part(make_operation, self.partial_channels)
+        make = partial(make, features=self.features, config=self.config, parent=None)
         nodes = [x, 0.0, 0.0, 0.0]
         for edge, (target, source) in enumerate(EDGES):
             mixed = MixedOperation(OPERATIONS, make, name=names[edge])
@@ -160,13 +165,16 @@ class NasBench201OneShot(_Trunk):
       cell_config: of the cells, where it is another; None takes ``config``.
       reduction_config: of the reduction blocks, likewise.
       mixture: a key of ``stages.MIXTURES``.
+      partial_channels: ``K`` of partial channel connections: operations see one channel in ``K``.
     """
 
     mixture: str = "drawn"
+    partial_channels: int = 1
 
     def __post_init__(self):
         """Checks the names."""
         check_mixture("NasBench201OneShot", self.mixture)
+        check_parts("NasBench201OneShot", self.partial_channels, self.channels)
         super().__post_init__()
 
     @nn.compact
@@ -186,7 +194,7 @@ class NasBench201OneShot(_Trunk):
 
         def run_stage(x, features, names):
             config = self.cell_config or self.config
-            cell = MixedCell(features, self.mixture, config, parent=None)
+            cell = MixedCell(features, self.mixture, config, self.partial_channels, parent=None)
             if self.is_initializing():
                 for name in names:
                     init_submodule(self, name, cell, weights["edges"], x)

@@ -97,7 +97,7 @@ def init_state(task: Task, key: Key) -> TrainState:
       The state.
     """
     x = jax.ShapeDtypeStruct((1, *task.image_shape), jnp.float32)
-    args = (x,) if task.draw_weights is None else (task.draw_weights(key), x)
+    args = (x,) if task.draw_weights is None else (jax.eval_shape(task.draw_weights, key), x)
     params = init_params(key, task.network, *args)
     shapes = jax.eval_shape(task.network.init, key, *args).get("batch_stats", {})
     start = {"mean": np.zeros, "var": np.ones}

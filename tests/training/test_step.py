@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tolerances import assert_close
-from training_tasks import darts_task, examples, nasbench201_task
+from training_tasks import darts_task, examples, nasbench201_task, supernet_task
 
 from nasjax.networks.layers import Conv2D
 from nasjax.training import Augmentation, Parallel, evaluation_step, init_state, train_step
@@ -76,6 +76,7 @@ def test_gradients_are_clipped():
         (nasbench201_task, 2),
         (nasbench201_task, 4),
         (darts_task, 2),
+        (supernet_task, 2),
         pytest.param(darts_task, 4, marks=pytest.mark.slow),
     ],
 )

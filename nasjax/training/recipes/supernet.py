@@ -16,8 +16,8 @@ from nasjax.training.recipe import Recipe
 RECIPE = Recipe(
     data="tfds:cifar10",
     networks={
-        "darts": {"channels": 16, "num_cells": 8, "partial": 2},
-        "nasbench201": {"channels": 16, "num_cells": 5, "partial": 2},
+        "darts": {"channels": 16, "num_cells": 8, "partial_channels": 2},
+        "nasbench201": {"channels": 16, "num_cells": 5, "partial_channels": 2},
     },
     epochs=50,
     batch_size=128,
