@@ -66,6 +66,15 @@ def train(
         str, typer.Option(help="float32 or, on accelerators, bfloat16.")
     ] = "float32",
     devices: DevicesOption = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            help="ADDRESS:PORT of process 0, where several processes train one network; auto where "
+            "JAX finds out who is who. All see the folder of the run."
+        ),
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(help="That train together.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Of this process, from 0.")] = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path | None,
@@ -75,7 +84,9 @@ def train(
     """Train the network of one architecture, or a one-shot network, and test it every epoch."""
     _make_devices(devices)
     from nasjax.runs import TrainSettings, run_training
+    from nasjax.training import join
 
+    join(coordinator, num_processes, process_id)
     if architecture is not None:
         space, architecture = recognise("train", architecture, space)
     settings = TrainSettings(

@@ -102,7 +102,7 @@ def run_training(
                     "versions": versions(),
                 }
             )
-        with Checkpoints(Path(out) / _CHECKPOINTS) as checkpoints:
+        with _checkpoints(Path(out), is_owner=bool(folder)) as checkpoints:
             state, info = _start(settings, task, checkpoints, on_message, is_owner=bool(folder))
             first, num_steps = int(state.step), task.recipe.epochs * task.steps_per_epoch
             hooks = _Hooks(folder, checkpoints, info, num_steps, on_report)
@@ -124,10 +124,18 @@ def _own_folder(path: Path) -> Iterator[RunFolder | None]:
         yield folder
 
 
-def _start(settings, task: Task, checkpoints: Checkpoints, on_message, *, is_owner: bool):
+def _checkpoints(out: Path, *, is_owner: bool):
+    """The run's checkpoints; None for a process that would have to make their folder."""
+    path = out / _CHECKPOINTS
+    return Checkpoints(path) if is_owner or path.exists() else contextlib.nullcontext()
+
+
+def _start(
+    settings, task: Task, checkpoints: Checkpoints | None, on_message, *, is_owner: bool
+) -> tuple[TrainState, dict[str, Any]]:
     """The state to go on from, and what was kept beside it."""
     state = init_state(task, jax.random.key(settings.seed))
-    restored = checkpoints.restore(state)
+    restored = None if checkpoints is None else checkpoints.restore(state)
     if restored is None:
         return state, {"num_lines": 0, "seconds": 0.0}
     for step in restored.damaged:

@@ -4,7 +4,7 @@ from nasjax.training.augment import Augmentation
 from nasjax.training.batches import steps_per_epoch
 from nasjax.training.checkpoints import Checkpoints, Restored
 from nasjax.training.loop import DivergedError, Measured, evaluate, train
-from nasjax.training.parallel import Parallel
+from nasjax.training.parallel import Parallel, join
 from nasjax.training.recipe import SCHEDULES, Recipe
 from nasjax.training.recipes import RECIPES, get_recipe
 from nasjax.training.step import Task, TrainState, evaluation_step, init_state, train_step
@@ -24,6 +24,7 @@ __all__ = [
     "evaluate",
     "get_recipe",
     "init_state",
+    "join",
     "steps_per_epoch",
     "evaluation_step",
     "train",

@@ -19,6 +19,43 @@ AXIS = "devices"
 """Name of the mapped axis."""
 
 
+def join(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Lets this process train together with others, until it ends.
+
+    Args:
+      coordinator: ``ADDRESS:PORT`` of process 0, ``"auto"`` where JAX finds out who is who (as on a
+        TPU pod or under Slurm), or None for a process of its own.
+      num_processes: of all.
+      process_id: of this process, from 0.
+
+    Raises:
+      InputError: if the numbers do not fit, or the others cannot be met.
+    """
+    if coordinator is None:
+        if num_processes is not None or process_id is not None:
+            raise InputError(
+                "--num-processes, --process-id: must be given with --coordinator, got "
+                f"{num_processes} and {process_id}."
+            )
+        return
+    who = {}
+    if coordinator != "auto":
+        if num_processes is None or process_id is None or not 0 <= process_id < num_processes:
+            raise InputError(
+                "--coordinator: must be given with --num-processes and a --process-id below it, "
+                f"got {num_processes} and {process_id}."
+            )
+        who = {"num_processes": num_processes, "process_id": process_id}
+        who["coordinator_address"] = coordinator
+    try:
+        jax.distributed.initialize(**who)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"--coordinator: the other processes must be met, got {coordinator!r} and "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
 class Parallel:
     """The devices of this process, and of all that train together with it.
 
