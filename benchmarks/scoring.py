@@ -24,8 +24,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from matmul import matmul_rate
 
 from nasjax.data import load_data, sample_batch
 from nasjax.metrics import space_scorer
@@ -59,19 +59,6 @@ def operations(genotype, options):
             size = 9 if "3x3" in step.path[2] else 1
             total += 2 * options.batch_size * pixels * size * channels**2
     return total
-
-
-def matmul_rate():
-    """Operations a second in one large matrix product."""
-    matrix = jnp.ones((2048, 2048))
-    product = jax.jit(jnp.matmul)
-    product(matrix, matrix).block_until_ready()
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        product(matrix, matrix).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * 2048**3 / min(seconds)
 
 
 def sample(options):
