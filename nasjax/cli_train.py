@@ -75,6 +75,9 @@ def train(
     ] = None,
     num_processes: Annotated[int | None, typer.Option(help="That train together.")] = None,
     process_id: Annotated[int | None, typer.Option(help="Of this process, from 0.")] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write the folder tensorboard of the run, too.")
+    ] = False,
     seed: SeedOption = 0,
     out: Annotated[
         Path | None,
@@ -111,6 +114,7 @@ def train(
             settings,
             out,
             num_devices=devices,
+            use_tensorboard=tensorboard,
             on_report=on_report,
             on_message=lambda text: console.print(f"nasjax: {text}", highlight=False),
         )

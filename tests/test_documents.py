@@ -43,6 +43,7 @@ def test_readme_names_options_that_exist():
     for name, command, num_lines in (
         ("search nasi", commands["search"].commands["nasi"], 6),
         ("score", commands["score"], 6),
+        ("train", commands["train"], 5),
     ):
         known = {option for parameter in command.params for option in parameter.opts}
         lines = re.findall(rf"^nasjax {name}(.*)$", (ROOT / "README.md").read_text(), re.M)

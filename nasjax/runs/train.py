@@ -29,6 +29,7 @@ from nasjax.training import (
 )
 
 _RESULT, _CHECKPOINTS = "result.json", "checkpoints"
+_NOT_DRAWN = ("kind", "step", "epoch")
 
 
 class OnReportFn(Protocol):
@@ -63,6 +64,7 @@ def run_training(
     *,
     num_devices: int | None = None,
     save_every_s: float = 60.0,
+    use_tensorboard: bool = False,
     on_report: OnReportFn | None = None,
     on_message: Callable[[str], None] = print,
 ) -> TrainResult:
@@ -79,6 +81,8 @@ def run_training(
       out: the folder, new, empty, or of a run with the same settings.
       num_devices: of this process; None takes all.
       save_every_s: least seconds between checkpoints.
+      use_tensorboard: whether losses and accuracies go to the folder ``tensorboard``, too; needs
+        ``nasjax[tensorboard]``.
       on_report: shows progress.
       on_message: told, in a line, of what the user should know.
 
@@ -88,6 +92,7 @@ def run_training(
     Raises:
       InputError: if the data, the batch or the folder cannot be used, or the loss diverged.
     """
+    make_writer = _tensorboard() if use_tensorboard else None
     devices = Parallel(num_devices)
     devices.local_rows(settings.final_recipe().batch_size)
     prepared, on_report = prepare(settings), on_report or (lambda *_: None)
@@ -108,10 +113,25 @@ def run_training(
             hooks = _Hooks(folder, checkpoints, info, num_steps, on_report)
             on_report(first, num_steps, {})
             if first < num_steps:
-                examples = splits.train, splits.test
-                train(task, devices, state, *examples, hooks, save_every_s=save_every_s)
+                with contextlib.ExitStack() as stack:
+                    if make_writer is not None and folder is not None:
+                        # What a crash left of later steps is hidden.
+                        place = str(folder.path / "tensorboard")
+                        hooks.writer = stack.enter_context(make_writer(place, purge_step=first + 1))
+                    examples = splits.train, splits.test
+                    train(task, devices, state, *examples, hooks, save_every_s=save_every_s)
         record = _finish(settings, prepared, folder, hooks)
     return TrainResult(record, num_steps - first)
+
+
+def _tensorboard():
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise InputError(
+            "--tensorboard: tensorboardX must be importable. Run `pip install tensorboardX`."
+        ) from error
+    return SummaryWriter
 
 
 @contextlib.contextmanager
@@ -156,6 +176,7 @@ class _Hooks:
         self._num_lines, self._num_steps = info["num_lines"], num_steps
         self._before_s, self._start_s = info["seconds"], time.monotonic()
         self.history: list[dict[str, Any]] = []
+        self.writer = None
         if folder is not None:
             folder.cut_history(self._num_lines)
 
@@ -168,6 +189,10 @@ class _Hooks:
         self._num_lines += 1
         if self._folder is not None:
             self._folder.append_history(record)
+        if self.writer is not None:
+            told = {name: value for name, value in record.items() if name not in _NOT_DRAWN}
+            for name, value in told.items():
+                self.writer.add_scalar(f"{record['kind']}/{name}", value, record["step"])
         self._on_report(record["step"], self._num_steps, record)
 
     def save(self, step: int, state: TrainState) -> None:

@@ -121,6 +121,39 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path):
         run_training(settings, tmp_path)
 
 
+def test_tensorboard_has_the_lines_of_the_history(tmp_path):
+    settings = TrainSettings(**SMALL)
+    with pytest.raises(_StoppedError):
+        run_training(
+            settings, tmp_path, save_every_s=0.0, use_tensorboard=True, on_report=_stop_at(10)
+        )
+    run_training(settings, tmp_path, use_tensorboard=True)
+    found = {}
+    for file in sorted((tmp_path / "tensorboard").iterdir()):
+        for event in _events(file.read_bytes()):
+            for value in event.summary.value:
+                found[value.tag, event.step] = value.simple_value
+    expected = {
+        (f"{line['kind']}/{name}", line["step"]): value
+        for line in _lines(tmp_path)
+        for name, value in line.items()
+        if name not in ("kind", "step", "epoch")
+    }
+    assert expected.keys() <= found.keys()
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value, rel=1e-6)
+
+
+def _events(content):
+    """Records are a length in eight bytes, its checksum in four, the event, its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    while content:
+        length = int.from_bytes(content[:8], "little")
+        yield Event.FromString(content[12 : 12 + length])
+        content = content[16 + length :]
+
+
 def test_other_settings_are_refused(whole):
     with pytest.raises(InputError, match="learning_rate: there nothing, here 0.5"):
         run_training(TrainSettings(**SMALL | {"learning_rate": 0.5}), whole[0])
