@@ -170,6 +170,7 @@ def _progress() -> Iterator:
                     f"{100 * record['train_accuracy']:.2f} %; test loss {record['test_loss']:.4f}, "
                     f"accuracy {100 * record['test_accuracy']:.2f} %",
                     highlight=False,
+                    soft_wrap=True,
                 )
                 return
             rate = record.get("images_per_s")

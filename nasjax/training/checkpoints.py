@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from nasjax.errors import InputError
 from nasjax.types import PyTree
 
 _LOGGER = logging.getLogger(__name__)
+_ROOM, _ROOM_BESIDE = 2, 2**20
+"""Bytes on the disk for each byte of a state, and beside them."""
 
 
 class Restored(NamedTuple):
@@ -42,6 +45,7 @@ class Checkpoints:
         # Here, not above: it takes over a second to import, and most commands do without.
         import orbax.checkpoint as ocp
 
+        logging.getLogger("absl").addFilter(_is_error)
         self._ocp, self._folder = ocp, folder.absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
         here = jax.process_index()
@@ -91,6 +95,13 @@ class Checkpoints:
         """
         leaves = _named_leaves(state)
         ocp = self._ocp
+        # Asked before: what orbax says of a full disk, from many threads, fills a screen.
+        needed = _ROOM * sum(leaf.nbytes for leaf in leaves.values()) + _ROOM_BESIDE
+        free = shutil.disk_usage(self._folder).free
+        if free < needed:
+            raise self._unwritten(
+                step, f"it needs {needed / 2**20:.1f} MiB, and {free / 2**20:.1f} MiB are free"
+            )
         record = {"sha256": _sha256(leaves), "info": dict(info)}
         try:
             self._manager.save(
@@ -100,10 +111,13 @@ class Checkpoints:
                 ),
             )
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"--out {self._folder.parent}: the checkpoint of step {step} could not be written "
-                f"({_first_line(error)}). Make room; the same command goes on from the last one."
-            ) from error
+            raise self._unwritten(step, _first_line(error)) from error
+
+    def _unwritten(self, step: int, reason: str) -> InputError:
+        return InputError(
+            f"--out {self._folder.parent}: the checkpoint of step {step} could not be written "
+            f"({reason}). Make room; the same command goes on from the last one."
+        )
 
     def restore(self, template: PyTree) -> Restored | None:
         """The latest checkpoint that is whole.
@@ -163,6 +177,11 @@ class Checkpoints:
             raise ValueError("its numbers are not those that were written")
         tree = jax.tree.unflatten(jax.tree.structure(template), list(leaves.values()))
         return Restored(tree, record["info"], ())
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    """Orbax warns of folders that a crash has left, which it removes."""
+    return record.levelno >= logging.ERROR
 
 
 def _named_leaves(tree: PyTree) -> dict[str, np.ndarray]:

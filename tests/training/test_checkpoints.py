@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -88,7 +89,17 @@ def test_another_network_is_told(tmp_path):
         checkpoints.restore(template)
 
 
-def test_no_room_is_told_and_the_last_is_kept(tmp_path, monkeypatch):
+def test_no_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    _filled(tmp_path / "run")
+    with Checkpoints(tmp_path / "run") as checkpoints:
+        usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+        with pytest.raises(InputError, match="step 40 .* needs 1.0 MiB, and 1.0 MiB are free"):
+            checkpoints.save(40, _state(40), {})
+        assert checkpoints.steps() == [20, 30]
+
+
+def test_a_write_that_fails_is_told_and_the_last_is_kept(tmp_path, monkeypatch):
     _filled(tmp_path / "run")
     with Checkpoints(tmp_path / "run") as checkpoints:
 
