@@ -6,7 +6,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -125,6 +125,11 @@ def _prepare(where: str, builder, download: bool) -> None:
         ) from error
 
 
+def _held_split(splits: Collection[str]) -> str:
+    """What a data set with these splits is tested with."""
+    return "validation" if "validation" in splits and "test" not in splits else "test"
+
+
 def read_tfds(
     where: str,
     name: str,
@@ -168,8 +173,8 @@ def read_tfds(
             f"'label', got {held or 'none'}. Convert it to an npz archive and use npz:PATH."
         )
     _prepare(where, builder, download)
-    if split == "test" and "test" not in builder.info.splits:
-        split = "validation"
+    if split == "test":
+        split = _held_split(builder.info.splits)
     images, labels, num_read = [], [], 0
     image_bytes = np.dtype(image.np_dtype).itemsize
     try:

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from nasjax.data import base, from_tfds, load_data
+from nasjax.data import base, from_tfds, load_data, load_splits
 from nasjax.data.from_tfds import read_tfds
 from nasjax.errors import InputError
 
@@ -128,6 +128,29 @@ def test_load_data_from_the_catalogue(mock_tfds):
     assert data.images.shape == (7, 16, 16, 3)
     assert data.num_classes == 100
     assert data.provenance["resize"] == "bilinear, antialiased: 32x32 -> 16x16"
+
+
+def test_load_splits_from_the_catalogue(mock_tfds):
+    splits = load_splits("tfds:cifar10")
+    expected = list(mock_tfds.as_numpy(mock_tfds.load("cifar10", split="test")))
+    np.testing.assert_array_equal(splits.test.images, [example["image"] for example in expected])
+    np.testing.assert_array_equal(splits.test.labels, [example["label"] for example in expected])
+    assert splits.train.images.shape == (300, 32, 32, 3)
+    assert splits.num_classes == 10
+    assert splits.provenance["test"].endswith("split test")
+
+
+@pytest.mark.parametrize(
+    ("splits", "held"),
+    [
+        (["train", "test"], "test"),
+        (["train", "validation"], "validation"),
+        (["train", "validation", "test"], "test"),
+        ([], "test"),
+    ],
+)
+def test_where_there_is_no_test_split_validation_is_it(splits, held):
+    assert from_tfds._held_split(splits) == held
 
 
 def test_reading_stops_at_the_limit(mock_tfds, monkeypatch):

@@ -190,8 +190,8 @@ def test_lack_of_memory_is_told(spec, monkeypatch):
 
 
 def test_fashion_mnist_falls_back_to_the_catalogue(monkeypatch):
-    def fail(where, name, *, num_examples, download):
-        assert (name, num_examples, download) == ("fashion_mnist", 5, False)
+    def fail(where, name, *, num_examples, download, split):
+        assert (name, num_examples, download, split) == ("fashion_mnist", 5, False, "train")
         raise InputError(f"{where}: no network.")
 
     monkeypatch.setattr(local, "find_fashion_mnist", lambda: None)
