@@ -31,6 +31,7 @@ VARIANCES = {
     "he": {"conv": 2 / 360, "dense": 2 / 40, "depthwise": 2 / 25},
     "xavier": {"conv": 2 / 900, "dense": 2 / 240, "depthwise": 2 / 50},
     "ntk": {"conv": 1.0, "dense": 1.0, "depthwise": 1.0},
+    "pytorch": {"conv": 1 / 1080, "dense": 1 / 120, "depthwise": 1 / 75},
 }
 CHANNELS = {"conv": 40, "dense": 40, "depthwise": 300}
 
