@@ -35,7 +35,7 @@ def network_size(network: nn.Module, image_shape: tuple[int, int, int]) -> Netwo
     Example:
       >>> from nasjax.networks import NasBench201Network
       >>> network_size(NasBench201Network(), (32, 32, 3))  # nor_conv_3x3 on every edge
-      NetworkSize(parameters=1528122, multiply_adds=220119680)
+      NetworkSize(parameters=1524282, multiply_adds=220119680)
     """
     multiply_adds = 0
 

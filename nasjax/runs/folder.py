@@ -312,17 +312,13 @@ def run_name(prefix: str, settings: Any, defaults: Any, *, left_out: Sequence[st
       A file name, the same for equal settings and another for others.
     """
     changed = [
-        f"{field.name}={_plain_name(_short(value))}"
+        f"{field.name}={re.sub('[/#]', '-', _short(value))}"
         for field in dataclasses.fields(settings)
         if field.name not in ("space", "data", "seed", *left_out)
         and (value := getattr(settings, field.name)) not in (None, getattr(defaults, field.name))
     ]
-    data = _plain_name(settings.data)
+    data = re.sub(r"[:/#\\]", "-", settings.data)
     return "-".join([prefix, settings.space, data, *changed, f"seed{settings.seed}"])
-
-
-def _plain_name(text: str) -> str:
-    return re.sub(r"[:/#\\]", "-", text)
 
 
 def _short(value: Any) -> str:
