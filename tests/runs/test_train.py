@@ -194,7 +194,7 @@ def test_runs_that_cannot_be_are_refused_before_a_folder_is_made(change, message
 
 
 def test_more_devices_than_there_are_are_refused(tmp_path):
-    with pytest.raises(InputError, match="--devices: must be 1 to the 4 cpu devices .* got 5"):
+    with pytest.raises(InputError, match="--devices: must be 1 to the 2 cpu devices .* got 5"):
         run_training(TrainSettings(**SMALL), tmp_path, num_devices=5)
 
 

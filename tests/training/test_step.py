@@ -1,5 +1,9 @@
 """A step is the recipe's, on one device and on several."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,6 +85,8 @@ def test_gradients_are_clipped():
     ],
 )
 def test_devices_make_one_devices_step(make, num_devices):
+    if num_devices > len(jax.devices()):
+        pytest.skip("run by test_four_devices_make_one_devices_step")
     task = make()
     images, labels = examples(task, 8)
     together = _trained(task, 1, images, labels, num_steps=2)
@@ -90,6 +96,17 @@ def test_devices_make_one_devices_step(make, num_devices):
     assert_close(spread.batch_stats, together.batch_stats, rtol=1e-3)
     assert spread.totals.num_correct == together.totals.num_correct
     np.testing.assert_allclose(spread.totals.loss, together.totals.loss, rtol=1e-4)
+
+
+def test_four_devices_make_one_devices_step():
+    name = f"{__file__}::test_devices_make_one_devices_step[nasbench201_task-4]"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", name],
+        env={**os.environ, "NASJAX_TEST_DEVICES": "4"},
+        capture_output=True,
+        text=True,
+    )
+    assert "1 passed" in done.stdout, done.stdout
 
 
 def test_micro_batches_without_coupling_are_one_batch():
