@@ -347,14 +347,14 @@ def _goes_on(plan: Plan) -> dict[int, tuple[int, ...]]:
 
     Those are where cells end: with the value of one cell or, in DARTS, of the last two.
     """
-    first, last = {IMAGES: -1}, {}
+    last = {}
     for place, step in enumerate(plan.steps):
-        first.setdefault(step.target, place)
         for value in (step.target, *step.sources):
             last[value] = place
-    found = {}
+    found, values = {}, (IMAGES,)
     for place, step in enumerate(plan.steps[:-1]):
-        values = tuple(value for value in first if first[value] <= place < last[value])
+        values = dict.fromkeys((*values, step.target))
+        values = tuple(value for value in values if last[value] > place)
         if values == (step.target,) or (step.kind == "concat" and len(values) == 2):
             found[place] = values
     return found

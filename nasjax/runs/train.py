@@ -120,6 +120,8 @@ def run_training(
                         hooks.writer = stack.enter_context(make_writer(place, purge_step=first + 1))
                     examples = splits.train, splits.test
                     train(task, devices, state, *examples, hooks, save_every_s=save_every_s)
+        if folder is None and not hooks.history:  # finished before
+            hooks.history = RunFolder(Path(out)).read_history()
         record = _finish(settings, prepared, folder, hooks)
     return TrainResult(record, num_steps - first)
 

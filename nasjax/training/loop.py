@@ -142,10 +142,11 @@ def train(
             tested = _test(task, devices, test_fn, on_devices, test_examples, rows)
             hooks.report(_epoch_record(task, step, totals, tested))
         if step == num_steps or time.monotonic() - saved_at >= save_every_s:
-            hooks.save(step, devices.first(on_devices))
+            state = devices.first(on_devices)
+            hooks.save(step, state)
             saved_at = time.monotonic()
         reported_at, waited_s = (step, time.monotonic()), 0.0
-    return devices.first(on_devices)
+    return state
 
 
 def evaluate(task: Task, devices: Parallel, state: TrainState, examples: Examples) -> Measured:

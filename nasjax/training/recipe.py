@@ -130,8 +130,11 @@ class Recipe:
 
     def optimizer(self, steps_per_epoch: int) -> optax.GradientTransformation:
         """Turns gradients into updates."""
+        clip = optax.identity()
+        if self.clip_norm is not None:
+            clip = optax.clip_by_global_norm(self.clip_norm)
         return optax.chain(
-            optax.clip_by_global_norm(math.inf if self.clip_norm is None else self.clip_norm),
+            clip,
             optax.add_decayed_weights(self.weight_decay),
             optax.sgd(
                 lambda step: self.learning_rate_at(step, steps_per_epoch),

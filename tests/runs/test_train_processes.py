@@ -33,15 +33,21 @@ def _free_port():
         return found.getsockname()[1]
 
 
-def test_two_processes_train_what_one_does(tmp_path):
+def _start_two(out):
     together = ["--coordinator", f"127.0.0.1:{_free_port()}", "--num-processes", "2"]
-    running = [
-        _start(tmp_path / "two", *together, "--process-id", str(number)) for number in range(2)
-    ]
-    running.append(_start(tmp_path / "one"))
+    return [_start(out, *together, "--process-id", str(number)) for number in range(2)]
+
+
+def _wait(running):
+    outputs = []
     for process in running:
-        output, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, output
+        outputs.append(process.communicate(timeout=600)[0])
+        assert process.returncode == 0, outputs[-1]
+    return outputs
+
+
+def test_two_processes_train_what_one_does(tmp_path):
+    _wait([*_start_two(tmp_path / "two"), _start(tmp_path / "one")])
     two, one = (
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("two", "one")
     )
@@ -49,6 +55,8 @@ def test_two_processes_train_what_one_does(tmp_path):
         np.testing.assert_allclose(two[name], one[name], rtol=1e-3)
     assert abs(two["test_accuracy"] - one["test_accuracy"]) < 0.02
     assert two["steps"] == one["steps"] == 10
+    again = _wait(_start_two(tmp_path / "two"))
+    assert all("finished before, nothing was run again" in output for output in again)
 
 
 @pytest.mark.parametrize(

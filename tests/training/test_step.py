@@ -81,7 +81,7 @@ def test_gradients_are_clipped():
         (nasbench201_task, 4),
         (darts_task, 2),
         (supernet_task, 2),
-        pytest.param(darts_task, 4, marks=pytest.mark.slow),
+        (darts_task, 4),
     ],
 )
 def test_devices_make_one_devices_step(make, num_devices):
@@ -98,8 +98,11 @@ def test_devices_make_one_devices_step(make, num_devices):
     np.testing.assert_allclose(spread.totals.loss, together.totals.loss, rtol=1e-4)
 
 
-def test_four_devices_make_one_devices_step():
-    name = f"{__file__}::test_devices_make_one_devices_step[nasbench201_task-4]"
+@pytest.mark.parametrize(
+    "make", ["nasbench201_task", pytest.param("darts_task", marks=pytest.mark.slow)]
+)
+def test_four_devices_make_one_devices_step(make):
+    name = f"{__file__}::test_devices_make_one_devices_step[{make}-4]"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", name],
         env={**os.environ, "NASJAX_TEST_DEVICES": "4"},
