@@ -14,8 +14,8 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from nasjax.networks.convolutions import depthwise_conv2d
+from nasjax.networks.layers import EPSILON
 
-_EPSILON = 1e-5
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _PIXELS_AT_ONCE = 8192
 """Pixels whose patches are multiplied at once: few enough to stay in a processor's cache."""
@@ -107,7 +107,7 @@ def normalize(y: Array) -> Saved:
     # The mean first: a difference of moments would cancel, and takes no less time.
     mean = _mean(y)
     centred = y - mean
-    rate = lax.rsqrt(_mean(centred * centred) + _EPSILON)
+    rate = lax.rsqrt(_mean(centred * centred) + EPSILON)
     return Saved(centred * rate, mean[0, 0, 0], rate[0, 0, 0])
 
 
@@ -294,7 +294,7 @@ def forward_tangent(
         return Tangent(own if moved is None else own + moved, None)
     # Normalisation undoes that, but for epsilon.
     rate = saved.rate
-    shrink = _EPSILON * rate * rate
+    shrink = EPSILON * rate * rate
     own = Tangent(saved.z * shrink[None, None, None], -rate * (1 - shrink))
     return own if moved is None else add_tangents(own, normalize_tangent(saved, moved))
 
