@@ -63,8 +63,7 @@ def measure(options, space: str, num_devices: int) -> dict:
     step_fn = devices.map(train_step(task), is_state_returned=True)
     state = devices.replicate(init_state(task, jax.random.key(options.seed)))
     batches = train_batches(
-        splits.train.images,
-        splits.train.labels,
+        splits.train,
         batch_size=options.batch_size,
         rows=devices.local_rows(options.batch_size),
         seed=options.seed,

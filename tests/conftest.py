@@ -1,6 +1,7 @@
 """Strict JAX settings for all tests: no silent broadcasting, no key used twice, two devices."""
 
 import os
+import warnings
 
 import jax
 import pytest
@@ -9,6 +10,26 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 # Not more for all tests: the number changes how work is cut, and so the last bits of results.
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("NASJAX_TEST_DEVICES", "2")))
+
+
+@pytest.fixture(scope="session")
+def tfds():
+    """TensorFlow Datasets, where it can be imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pytest.importorskip("tensorflow", reason="TensorFlow is not importable")
+        return pytest.importorskip("tensorflow_datasets")
+
+
+@pytest.fixture(scope="session")
+def pictures(tfds, tmp_path_factory):
+    """The folder of the data set of `prepared_pictures`, which is found by its name."""
+    import prepared_pictures
+
+    folder = tmp_path_factory.mktemp("tfds")
+    prepared_pictures.prepare(folder)
+    tfds.core.add_data_dir(folder)
+    return folder
 
 
 @pytest.fixture

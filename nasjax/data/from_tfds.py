@@ -6,17 +6,21 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
+from nasjax.data import base
 from nasjax.data.base import RawData, check_bytes, check_examples, first_line
 from nasjax.errors import InputError
 
 _LOGGER = logging.getLogger(__name__)
 _READ_BATCH = 256
+_MAX_CHUNK = 2048
 _PROBE_SECONDS = 10.0
 
 
@@ -125,9 +129,195 @@ def _prepare(where: str, builder, download: bool) -> None:
         ) from error
 
 
-def _held_split(splits: Collection[str]) -> str:
-    """What a data set with these splits is tested with."""
-    return "validation" if "validation" in splits and "test" not in splits else "test"
+class _Opened(NamedTuple):
+    """A data set that is there, of images of three or one channels and classes."""
+
+    tf: ModuleType
+    tfds: ModuleType
+    builder: Any
+    image: Any
+    label: Any
+
+    def split_name(self, where: str, split: str) -> str:
+        """A split's own name.
+
+        What a data set is tested with is ``test``, or ``validation`` where there is none or where
+        the labels of ``test`` are kept secret, as those of ImageNet are.
+        """
+        names = self.builder.info.splits
+        if split != "test" or "validation" not in names:
+            return split
+        if "test" not in names:
+            return "validation"
+        with _told_errors(where, self.tf, split):
+            first = next(iter(self.tfds.as_numpy(self._examples("test[:1]", self.no_pixels))))
+        return "validation" if first["label"] < 0 else "test"
+
+    @property
+    def no_pixels(self) -> dict[str, Any]:
+        """What leaves images encoded."""
+        return {"image": self.tfds.decode.SkipDecoding()}
+
+    def batches(self, split: Any, decoders: dict[str, Any] | None, limit: int | None = None):
+        """Images and labels in stored order, some at a time."""
+        examples = self._examples(split, decoders)
+        if limit is not None:
+            examples = examples.take(limit)
+        examples = examples.map(lambda example: (example["image"], example["label"]))
+        return self.tfds.as_numpy(examples.batch(_READ_BATCH))
+
+    def _examples(self, split, decoders):
+        return self.builder.as_dataset(split=split, decoders=decoders, shuffle_files=False)
+
+
+@contextmanager
+def _told_errors(where: str, tf: ModuleType, split: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        # ValueError: no such split. OpError: damaged files.
+        raise InputError(
+            f"{where}: the split {split!r} must be readable, got {type(error).__name__}: "
+            f"{first_line(error)}. Prepare the data again with `tfds build`."
+        ) from error
+
+
+def _describe(where: str, name: str) -> _Opened:
+    tf, tfds = _import_tfds(where)
+    logging.getLogger("absl").addFilter(_is_error)
+    builder = _find_builder(where, tfds, name)
+    features = builder.info.features
+    features = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+    image, label = features.get("image"), features.get("label")
+    is_usable = isinstance(image, tfds.features.Image) and isinstance(
+        label, tfds.features.ClassLabel
+    )
+    if not is_usable:
+        held = ", ".join(f"{key} {feature.shape}" for key, feature in features.items())
+        raise InputError(
+            f"{where}: there must be an image feature 'image' and a class feature 'label', got "
+            f"{held or 'none'}. Convert it to an npz archive and use npz:PATH."
+        )
+    return _Opened(tf, tfds, builder, image, label)
+
+
+def _open(where: str, name: str, *, download: bool) -> _Opened:
+    opened = _describe(where, name)
+    _prepare(where, opened.builder, download)
+    return opened
+
+
+def has_many_sizes(where: str, name: str) -> bool:
+    """Whether the images of a set of the catalogue differ in size.
+
+    Raises:
+      InputError: as ``read_tfds``, but for what concerns its files.
+    """
+    return None in _describe(where, name).image.shape
+
+
+def fits_into_memory(where: str, name: str, *, download: bool = True) -> bool:
+    """Whether a set's images to train with have one size and are at most 4 GiB.
+
+    Args:
+      where: the function and data set, for the messages.
+      name: as ``read_tfds`` takes it.
+      download: whether it may be downloaded if it is not there.
+
+    Raises:
+      InputError: as ``read_tfds``.
+    """
+    opened = _open(where, name, download=download)
+    if None in opened.image.shape:
+        return False
+    splits = opened.builder.info.splits
+    count = splits["train"].num_examples if "train" in splits else 0
+    num_bytes = count * np.prod(opened.image.shape) * np.dtype(opened.image.np_dtype).itemsize
+    return num_bytes <= base.MAX_ARRAY_BYTES
+
+
+class TfdsRecords:
+    """Encoded images of a split, of any size, read in intervals of their stored order.
+
+    Attributes:
+      num_classes: by the catalogue.
+      channels: 1 or 3.
+      source: name, version and split.
+      bounds: ``[chunks + 1]``: chunk ``i`` is examples ``bounds[i]`` to ``bounds[i + 1]``, a file
+        or a part of one.
+    """
+
+    def __init__(self, where: str, name: str, *, split: str, download: bool = True):
+        """Opens a split.
+
+        Args:
+          where: the function and data set, for the messages.
+          name: as ``read_tfds`` takes it.
+          split: as there.
+          download: whether it may be downloaded if it is not there.
+
+        Raises:
+          InputError: as ``read_tfds``, or if the images are not of bytes in 1 or 3 channels.
+        """
+        self._where = where
+        self._opened = _open(where, name, download=download)
+        image = self._opened.image
+        if image.shape[-1] not in (1, 3) or image.np_dtype != np.uint8:
+            raise InputError(
+                f"{where}: images must be bytes in 1 or 3 channels, got {image.np_dtype} of shape "
+                f"{image.shape}. Convert them to an npz archive and use npz:PATH."
+            )
+        self.channels = int(image.shape[-1])
+        self.num_classes = int(self._opened.label.num_classes)
+        self._split = self._opened.split_name(where, split)
+        splits = self._opened.builder.info.splits
+        if self._split not in splits or not splits[self._split].num_examples:
+            raise InputError(
+                f"{where}: there must be a split {self._split!r} with examples, got "
+                f"{', '.join(splits) or 'none'}. Prepare the data again with `tfds build`."
+            )
+        info = self._opened.builder.info
+        self.source = f"TensorFlow Datasets {info.full_name}, split {self._split}"
+        self.bounds = _chunk_bounds(splits[self._split].shard_lengths)
+
+    def read(self, chunk: int) -> tuple[list[bytes], Int[np.ndarray, " chunk"]]:
+        """The encoded images and the labels of a chunk. Threads may read at once.
+
+        Raises:
+          InputError: if the files are damaged, or a label is no class.
+        """
+        start, stop = (int(bound) for bound in self.bounds[chunk : chunk + 2])
+        part = self._opened.tfds.core.ReadInstruction(self._split, from_=start, to=stop, unit="abs")
+        images, labels = [], []
+        with _told_errors(self._where, self._opened.tf, self._split):
+            for image_batch, label_batch in self._opened.batches(part, self._opened.no_pixels):
+                images.extend(image_batch)
+                labels.append(label_batch)
+        if len(images) != stop - start:
+            raise InputError(
+                f"{self._where}: the split {self._split!r} must hold the examples {start} to "
+                f"{stop - 1}, got {len(images)} of them. Prepare the data again with `tfds build`."
+            )
+        labels = np.concatenate(labels).astype(np.int32)
+        if labels.min() < 0 or labels.max() >= self.num_classes:
+            raise InputError(
+                f"{self._where}: labels must be class numbers from 0 to {self.num_classes - 1}, "
+                f"got {labels.min()} to {labels.max()}. Use a split with labels."
+            )
+        return images, labels
+
+
+def _chunk_bounds(file_lengths: list[int]) -> Int[np.ndarray, " bounds"]:
+    """Files, those of more than ``_MAX_CHUNK`` examples in equal parts."""
+    bounds, start = [np.zeros(1, int)], 0
+    for length in file_lengths:
+        if length:
+            num_parts = -(-length // _MAX_CHUNK)
+            bounds.append(start + np.arange(1, num_parts + 1) * length // num_parts)
+        start += length
+    return np.concatenate(bounds)
 
 
 def read_tfds(
@@ -148,7 +338,7 @@ def read_tfds(
       name: ``NAME``, ``NAME/CONFIG`` or ``NAME:VERSION``.
       num_examples: read only so many, the first ones; None reads all.
       download: whether it may be downloaded if it is not there.
-      split: its name; ``"test"`` is ``"validation"`` where the data set has no test split.
+      split: its name; ``"test"`` is ``"validation"`` where there is no test split with labels.
 
     Returns:
       The raw data.
@@ -157,44 +347,23 @@ def read_tfds(
       InputError: if TensorFlow is missing, the name is unknown, the features are others, there is
         no network for a download, or the data are beyond 4 GiB.
     """
-    tf, tfds = _import_tfds(where)
-    logging.getLogger("absl").addFilter(_is_error)
-    builder = _find_builder(where, tfds, name)
-    features = builder.info.features
-    features = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
-    image, label = features.get("image"), features.get("label")
-    is_usable = isinstance(image, tfds.features.Image) and isinstance(
-        label, tfds.features.ClassLabel
-    )
-    if not is_usable or None in image.shape:
-        held = ", ".join(f"{key} {feature.shape}" for key, feature in features.items())
+    opened = _describe(where, name)
+    if None in opened.image.shape:
         raise InputError(
-            f"{where}: there must be a feature 'image' of one fixed size and a class feature "
-            f"'label', got {held or 'none'}. Convert it to an npz archive and use npz:PATH."
+            f"{where}: images must have one fixed size, got {opened.image.shape}. Give the size "
+            "that they are brought to."
         )
-    _prepare(where, builder, download)
-    if split == "test":
-        split = _held_split(builder.info.splits)
+    _prepare(where, opened.builder, download)
+    builder, image, label = opened.builder, opened.image, opened.label
+    split = opened.split_name(where, split)
     images, labels, num_read = [], [], 0
     image_bytes = np.dtype(image.np_dtype).itemsize
-    try:
-        examples = builder.as_dataset(split=split, shuffle_files=False)
-        if num_examples is not None:
-            examples = examples.take(num_examples)
-        examples = examples.map(lambda example: (example["image"], example["label"]))
-        for image_batch, label_batch in tfds.as_numpy(examples.batch(_READ_BATCH)):
+    with _told_errors(where, opened.tf, split):
+        for image_batch, label_batch in opened.batches(split, None, num_examples):
             num_read += len(image_batch)
             check_bytes(where, "the images", (num_read, *image.shape), image_bytes)
             images.append(image_batch)
             labels.append(label_batch)
-    except InputError:
-        raise
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        # ValueError: no such split. OpError: damaged files.
-        raise InputError(
-            f"{where}: the split {split!r} must be readable, got {type(error).__name__}: "
-            f"{first_line(error)}. Prepare the data again with `tfds build`."
-        ) from error
     if not images:
         raise InputError(
             f"{where}: the split {split!r} must hold examples, got none. Prepare the data again."

@@ -18,6 +18,7 @@ from nasjax.data.base import (
 )
 from nasjax.data.images import to_network_input
 from nasjax.data.sampling import random_batch, random_labels
+from nasjax.data.stream import Stream
 from nasjax.errors import InputError, unknown_name
 
 _LOGGER = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ def load_data(
     """Loads labelled images, brings them to one shape and standardises them.
 
     Stored images are made grey, resized, standardised and repeated over channels as
-    `to_network_input` says; what was done is logged (level INFO) and kept in ``provenance``.
+    `to_network_input` says; of images of many sizes the middle is taken, a shorter side of
+    ``256 / 224`` cut to 1. What was done is logged (level INFO) and kept in ``provenance``.
 
     Args:
       spec: one of `DATASETS`: ``random``, ``digits``, ``fashion_mnist``, ``npz:PATH``,
@@ -108,8 +110,13 @@ def load_data(
         if is_random:
             dataset = _random_dataset(where, key, image_size, channels, num_examples, num_classes)
         else:
-            raw = read_split(where, source, target, num_examples=num_examples, download=download)
-            raw = _take(where, raw, num_examples)
+            if source == "tfds" and from_tfds.has_many_sizes(where, target):
+                raw = _read_middles(where, target, image_size, num_examples, download)
+            else:
+                raw = read_split(
+                    where, source, target, num_examples=num_examples, download=download
+                )
+                raw = _take(where, raw, num_examples)
             dataset = _to_dataset(where, spec, raw, image_size, channels, labels, key, num_classes)
     except MemoryError as error:
         raise InputError(
@@ -193,16 +200,32 @@ def read_split(
         ) from error
 
 
+def _read_middles(where, name, image_size, num_examples, download) -> RawData:
+    """Images of many sizes as a network is tested with them."""
+    records = from_tfds.TfdsRecords(where, name, split="train", download=download)
+    stream = Stream(where, records, image_size=image_size, min_area=1.0)
+    count = stream.num_examples if num_examples is None else num_examples
+    if count > stream.num_examples:
+        raise _too_many(where, stream.num_examples, count)
+    check_bytes(where, "the images", (count, *stream.image_shape), 1)
+    source = f"{stream.source}, the middle of each image"
+    return RawData(*stream.first(count), stream.num_classes, source)
+
+
+def _too_many(where: str, num_stored: int, num_asked: int) -> InputError:
+    return InputError(
+        f"{where}: `num_examples` must be at most the {num_stored} that are stored, got "
+        f"{num_asked}. Pass a smaller number, or none for all."
+    )
+
+
 def _take(where: str, raw: RawData, num_examples: int | None) -> RawData:
     """The first examples; never fewer than asked."""
     num_stored = len(raw.images)
     if num_examples is None or num_examples == num_stored:
         return raw
     if num_examples > num_stored:
-        raise InputError(
-            f"{where}: `num_examples` must be at most the {num_stored} that are stored, got "
-            f"{num_examples}. Pass a smaller number, or none for all."
-        )
+        raise _too_many(where, num_stored, num_examples)
     return raw._replace(images=raw.images[:num_examples], labels=raw.labels[:num_examples])
 
 

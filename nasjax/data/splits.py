@@ -4,13 +4,16 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float
 
-from nasjax.data import local
+from nasjax.data import base, local
 from nasjax.data.base import RawData, arrays_sha256
+from nasjax.data.examples import Examples
+from nasjax.data.from_tfds import TfdsRecords, fits_into_memory
 from nasjax.data.images import channel_moments, resize
 from nasjax.data.load import RANDOM_NUM_CLASSES, parse_spec, read_split
 from nasjax.data.sampling import random_batch
+from nasjax.data.stream import ArrayRecords, Stream
 from nasjax.errors import InputError
 
 RANDOM_SIZES = {"train": 1024, "test": 256}
@@ -19,18 +22,7 @@ RANDOM_SIZES = {"train": 1024, "test": 256}
 RANDOM_IMAGE_SIZE = 32
 _DIGITS_HELD_OUT = 360
 _NPZ_TEST_ARRAYS = ("x_test", "y_test")
-
-
-class Examples(NamedTuple):
-    """Labelled images.
-
-    Attributes:
-      images: ``[examples, height, width, channels]``, uint8 or float32.
-      labels: ``[examples]``, int32.
-    """
-
-    images: Shaped[np.ndarray, "examples height width channels"]
-    labels: Int[np.ndarray, " examples"]
+_NUM_FOR_MOMENTS = 1024
 
 
 class Splits(NamedTuple):
@@ -41,14 +33,16 @@ class Splits(NamedTuple):
       train: examples to train with.
       test: examples to test with, none of which is in ``train``.
       num_classes: how many classes there are.
-      mean: of each channel over ``train``, in the unit of the images.
+      mean: of each channel over ``train``, in the unit of the images; of a stream over the first
+        1,024 examples, as they are tested with.
       std: standard deviation likewise.
-      provenance: sources, ``sha256_train``, ``sha256_test``, ``resize``; JSON can hold it.
+      provenance: sources, numbers of examples, ``resize``, and of examples in memory
+        ``sha256_train`` and ``sha256_test``; JSON can hold it.
     """
 
     name: str
-    train: Examples
-    test: Examples
+    train: Examples | Stream
+    test: Examples | Stream
     num_classes: int
     mean: Float[np.ndarray, " channels"]
     std: Float[np.ndarray, " channels"]
@@ -60,25 +54,31 @@ def load_splits(
     *,
     test: str | None = None,
     image_size: int | None = None,
+    min_area: float | None = None,
     seed: int = 0,
     download: bool = True,
 ) -> Splits:
-    """Loads images to train and to test with.
+    """Loads images to train and to test with, or opens them as streams.
 
     ``fashion_mnist`` and ``tfds:NAME`` have both parts. Of ``npz:PATH`` the second is ``test``, or
     the arrays ``x_test`` and ``y_test`` of the same file. Of ``digits``, 360 examples drawn with a
     fixed seed are kept for it. Of ``random`` both are drawn.
+
+    Streams are read while they are used (`Stream`): sets of ``tfds:NAME`` whose images have many
+    sizes or exceed 4 GiB, and all sets out of which random crops are cut.
 
     Args:
       spec: one of ``DATASETS``.
       test: another ``npz:PATH`` with the examples to test with; None as above.
       image_size: height and width in pixels; None keeps what is stored. Other sizes are resized as
         ``load_data`` does, and bytes are rounded.
+      min_area: least part of an image's area that a random crop to train with takes; tested is
+        with the middle, a shorter side of ``256 / 224`` cut to 1. None takes whole images.
       seed: of ``random``.
       download: whether TensorFlow Datasets may download what is not there.
 
     Returns:
-      The splits, in memory. Labels and images are checked.
+      The splits. Labels and images in memory are checked.
 
     Raises:
       InputError: if they cannot be had, do not fit each other, or there is nothing to test with.
@@ -90,6 +90,10 @@ def load_splits(
             f"{where}: `test` goes with npz:PATH, as the others have examples to test with, got "
             f"{test!r}. Leave it out."
         )
+    if source == "tfds":
+        streams = _tfds_streams(where, target, image_size, min_area, download)
+        if streams is not None:
+            return _streamed(spec, where, *streams)
     if source == "random":
         train, held = (_random(split, image_size, seed) for split in ("train", "test"))
     elif source == "npz":
@@ -107,6 +111,11 @@ def load_splits(
             f"{train.images.shape[3]} and {held.images.shape[3]}. Use parts of one data set."
         )
     num_classes = max(train.num_classes, held.num_classes)
+    if min_area is not None:
+        size = image_size or _side(where, train.images)
+        records = (ArrayRecords(*raw) for raw in (train, held))
+        opened = (Stream(where, kind, image_size=size, min_area=min_area) for kind in records)
+        return _streamed(spec, where, *opened)
     size = image_size or _side(where, train.images)
     (first, done), (second, _) = (_resized(raw, size) for raw in (train, held))
     mean, std = channel_moments(first.images, where=where)
@@ -123,29 +132,34 @@ def load_splits(
     return Splits(spec, first, second, num_classes, mean, std, provenance)
 
 
-def hold_out(examples: Examples, fraction: float, *, seed: int) -> tuple[Examples, Examples]:
-    """Keeps a uniformly drawn part of examples apart.
-
-    Args:
-      examples: what is split.
-      fraction: of the examples that are kept apart, above 0 and below 1.
-      seed: of the draw.
-
-    Returns:
-      The examples that remain and those kept apart, both in stored order.
-
-    Raises:
-      InputError: if either part would be empty.
-    """
-    count = len(examples.labels)
-    num_held = round(fraction * count)
-    if not 0 < num_held < count:
+def _tfds_streams(where, name, image_size, min_area, download) -> tuple[Stream, Stream] | None:
+    """Streams, or None where the set is better read into memory."""
+    if min_area is None and fits_into_memory(where, name, download=download):
+        return None
+    if image_size is None:
         raise InputError(
-            f"hold_out: `fraction` must leave examples on both sides, got {fraction} of {count}."
+            f"{where}: `image_size` must be given for images of many sizes or more than "
+            f"{base.MAX_ARRAY_BYTES / 2**30:g} GiB, got none. On the command line, --image-size."
         )
-    order = np.random.default_rng(seed).permutation(count)
-    held, kept = np.sort(order[:num_held]), np.sort(order[num_held:])
-    return tuple(Examples(*(array[part] for array in examples)) for part in (kept, held))
+    records = (
+        TfdsRecords(where, name, split=split, download=download) for split in ("train", "test")
+    )
+    return tuple(Stream(where, kind, image_size=image_size, min_area=min_area) for kind in records)
+
+
+def _streamed(spec: str, where: str, train: Stream, held: Stream) -> Splits:
+    count = min(_NUM_FOR_MOMENTS, train.num_examples)
+    images, _ = train.first(count)
+    mean, std = channel_moments(images, where=where)
+    provenance = {
+        "train": train.source,
+        "test": held.source,
+        "num_train": train.num_examples,
+        "num_test": held.num_examples,
+        "num_classes": max(train.num_classes, held.num_classes),
+        "resize": train.how,
+    }
+    return Splits(spec, train, held, provenance["num_classes"], mean, std, provenance)
 
 
 def _read_npz(where: str, target: str, test: str | None) -> tuple[RawData, RawData]:

@@ -251,12 +251,13 @@ def evaluate_run(
     task, splits = prepare(settings)
     examples = splits.test
     if data is not None:
-        other = load_splits(data, image_size=task.image_shape[0])
+        min_area = task.recipe.augmentation.min_area
+        other = load_splits(data, image_size=task.image_shape[0], min_area=min_area)
         examples = other.test
-        if examples.images.shape[1:] != task.image_shape or other.num_classes > splits.num_classes:
+        if examples.image_shape != task.image_shape or other.num_classes > splits.num_classes:
             raise InputError(
                 f"evaluate: --data must hold images of shape {task.image_shape} in at most "
-                f"{splits.num_classes} classes, got {examples.images.shape[1:]} and "
+                f"{splits.num_classes} classes, got {examples.image_shape} and "
                 f"{other.num_classes}."
             )
     with Checkpoints(path / _CHECKPOINTS) as checkpoints:

@@ -131,7 +131,11 @@ def prepare(settings: TrainSettings) -> Prepared:
     """
     recipe = settings.final_recipe()
     splits = load_splits(
-        settings.data, test=settings.test_data, image_size=recipe.image_size, seed=settings.seed
+        settings.data,
+        test=settings.test_data,
+        image_size=recipe.image_size,
+        min_area=recipe.augmentation.min_area,
+        seed=settings.seed,
     )
     if recipe.held_out:
         splits = _held_out(splits, recipe.held_out, settings.seed)
@@ -150,13 +154,19 @@ def prepare(settings: TrainSettings) -> Prepared:
                 "network. Choose another."
             )
         network = static_network(settings.space, genotype, config=config, **kind)
+    mean, std = recipe.moments or (splits.mean, splits.std)
+    if len(mean) != splits.train.image_shape[-1]:
+        raise InputError(
+            f"train: --recipe {settings.recipe} has means of {len(mean)} channels, so images must "
+            f"have them, got {splits.train.image_shape[-1]}. Choose other data or another recipe."
+        )
     task = Task(
         network=network,
         recipe=recipe,
-        image_shape=splits.train.images.shape[1:],
-        mean=tuple(map(float, splits.mean)),
-        std=tuple(map(float, splits.std)),
-        steps_per_epoch=steps_per_epoch(len(splits.train.labels), recipe.batch_size),
+        image_shape=splits.train.image_shape,
+        mean=tuple(map(float, mean)),
+        std=tuple(map(float, std)),
+        steps_per_epoch=steps_per_epoch(splits.train.num_examples, recipe.batch_size),
         seed=settings.seed,
         draw_weights=(
             (lambda key: space.one_hot(space.sample(key))) if recipe.is_path_drawn else None
@@ -178,7 +188,7 @@ def _held_out(splits: Splits, fraction: float, seed: int) -> Splits:
     kept, held = hold_out(splits.train, fraction, seed=seed)
     mean, std = channel_moments(kept.images)
     told = {"test": f"{fraction:g} of the examples to train with, drawn"}
-    told |= {"num_train": len(kept.labels), "num_test": len(held.labels)}
+    told |= {"num_train": kept.num_examples, "num_test": held.num_examples}
     return splits._replace(
         train=kept, test=held, mean=mean, std=std, provenance=splits.provenance | told
     )

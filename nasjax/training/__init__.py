@@ -3,6 +3,7 @@
 from nasjax.training.augment import Augmentation
 from nasjax.training.batches import steps_per_epoch
 from nasjax.training.checkpoints import Checkpoints, Restored
+from nasjax.training.jitter import Jitter
 from nasjax.training.loop import DivergedError, Measured, evaluate, train
 from nasjax.training.parallel import Parallel, join
 from nasjax.training.recipe import SCHEDULES, Recipe
@@ -15,6 +16,7 @@ __all__ = [
     "Augmentation",
     "Checkpoints",
     "DivergedError",
+    "Jitter",
     "Measured",
     "Parallel",
     "Recipe",

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from nasjax.errors import InputError
+from nasjax.training.jitter import NUM_DRAWS, Jitter, jittered
 from nasjax.types import Images
 
 
@@ -15,24 +16,33 @@ class Augmentation:
     """What is done to an image in training, in this order.
 
     Attributes:
+      min_area: least part of an image's area that is cut out at random and resized, before it goes
+        to the device (`data.load_splits`); None takes the whole image.
       pad: zero pixels around the image, out of which one of its size is cut at a uniform place.
       is_flipped: whether it is mirrored, left to right, with probability one half.
       cutout: side in pixels of a square that is set to the channels' means, centred on a uniform
         pixel and cut off at the border (DeVries and Taylor, 2017); 0 for none.
+      jitter: how far colours are changed, after the image was mirrored.
 
     Raises:
-      InputError: if a number is negative.
+      InputError: if a number is out of its range.
     """
 
     pad: int = 0
     is_flipped: bool = False
     cutout: int = 0
+    min_area: float | None = None
+    jitter: Jitter = Jitter()
 
     def __post_init__(self):
         """Checks the numbers."""
         for name in ("pad", "cutout"):
             if getattr(self, name) < 0:
                 raise InputError(f"Augmentation: `{name}` must be >= 0, got {getattr(self, name)}.")
+        if self.min_area is not None and not 0 < self.min_area <= 1:
+            raise InputError(
+                f"Augmentation: `min_area` must be above 0 and at most 1, got {self.min_area}."
+            )
 
 
 def standardised(
@@ -65,13 +75,17 @@ def augmented(
       ``[batch, height, width, channels]``, float32, standardised.
     """
     height, width = images.shape[1:3]
-    # Row, column, mirror, centre's row, centre's column: uniform in [0, 1).
-    draws = jax.vmap(lambda key: jax.random.uniform(key, (5,)))(keys)
+    has_jitter = augmentation.jitter != Jitter()
+    # Row, column, mirror, centre's row, centre's column, colours: uniform in [0, 1).
+    num_draws = 5 + (NUM_DRAWS if has_jitter else 0)
+    draws = jax.vmap(lambda key: jax.random.uniform(key, (num_draws,)))(keys)
     if augmentation.pad:
         images = _cropped(images, augmentation.pad, draws[:, :2])
     if augmentation.is_flipped:
         is_mirrored = (draws[:, 2] < 0.5)[:, None, None, None]
         images = jnp.where(is_mirrored, images[:, :, ::-1], images)
+    if has_jitter:
+        images = jittered(augmentation.jitter, draws[:, 5:], images)
     x = standardised(images, mean, std)
     if augmentation.cutout:
         rows = _is_cut(height, augmentation.cutout, draws[:, 3])

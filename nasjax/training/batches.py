@@ -1,17 +1,42 @@
-"""Batches from examples in memory: an order an epoch, made ahead of need."""
+"""Batches of a source of examples: an order an epoch, made ahead of need."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from nasjax.errors import InputError
 
 _NUM_AHEAD = 2
+_DRAWS_STREAM = 1
+
+
+class Source(Protocol):
+    """Labelled images, as ``data.Examples`` and ``data.Stream``.
+
+    Attributes:
+      num_examples: how many there are.
+      image_shape: ``(height, width, channels)``.
+      num_draws: uniform numbers that an example of a training batch takes.
+    """
+
+    num_examples: int
+    image_shape: tuple[int, int, int]
+    num_draws: int
+
+    def order(self, seed: int, epoch: int, batch_size: int) -> Int[np.ndarray, " examples"]:
+        """Places of the examples of an epoch's whole batches, whatever came before it."""
+        ...
+
+    def reader(
+        self, chosen: Int[np.ndarray, "steps part"]
+    ) -> Callable[[int, Float[np.ndarray, "part draws"] | None], tuple[np.ndarray, np.ndarray]]:
+        """``(step, draws) -> (images, labels)``; without draws, images to test with."""
+        ...
 
 
 class Batch(NamedTuple):
@@ -26,11 +51,6 @@ class Batch(NamedTuple):
     images: Shaped[np.ndarray, "part height width channels"]
     labels: Int[np.ndarray, " part"]
     is_counted: Bool[np.ndarray, " part"]
-
-
-def epoch_order(seed: int, epoch: int, num_examples: int) -> Int[np.ndarray, " examples"]:
-    """The order in which an epoch goes through the examples, whatever came before it."""
-    return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
@@ -48,8 +68,7 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
 
 def train_batches(
-    images: np.ndarray,
-    labels: np.ndarray,
+    source: Source,
     *,
     batch_size: int,
     rows: slice,
@@ -60,57 +79,60 @@ def train_batches(
     """The batches of steps, from any step on: a restart draws what an unbroken run would have.
 
     Args:
-      images: ``[examples, height, width, channels]``.
-      labels: ``[examples]``.
+      source: of the examples.
       batch_size: over all processes.
       rows: of each batch, what is this process's.
-      seed: of the order.
+      seed: of the order, and of what the source draws for each example.
       first_step: the step of the first batch.
       num_steps: the step after the last.
 
     Yields:
       Batches, the next ones gathered meanwhile by another thread.
     """
-    in_epoch = steps_per_epoch(len(labels), batch_size)
-    order, epoch_of_order = None, None
+    in_epoch = steps_per_epoch(source.num_examples, batch_size)
+    read, epoch_of_reader = None, None
 
     def gather(step: int) -> Batch:
-        nonlocal order, epoch_of_order
+        nonlocal read, epoch_of_reader
         epoch, place = divmod(step, in_epoch)
-        if epoch != epoch_of_order:
-            order, epoch_of_order = epoch_order(seed, epoch, len(labels)), epoch
-        chosen = order[place * batch_size : (place + 1) * batch_size][rows]
-        return Batch(images[chosen], labels[chosen], np.ones(len(chosen), bool))
+        if epoch != epoch_of_reader:
+            order = source.order(seed, epoch, batch_size).reshape(in_epoch, batch_size)
+            read, epoch_of_reader = source.reader(order[:, rows]), epoch
+        draws = None
+        if source.num_draws:
+            rng = np.random.default_rng((seed, step, _DRAWS_STREAM))
+            draws = rng.random((batch_size, source.num_draws))[rows]
+        images, labels = read(place, draws)
+        return Batch(images, labels, np.ones(len(labels), bool))
 
     yield from _ahead(gather, range(first_step, num_steps))
 
 
-def evaluation_batches(
-    images: np.ndarray, labels: np.ndarray, *, batch_size: int, rows: slice
-) -> Iterator[Batch]:
+def evaluation_batches(source: Source, *, batch_size: int, rows: slice) -> Iterator[Batch]:
     """All examples in stored order; the last batch is filled up with the first examples again.
 
     Args:
-      images: ``[examples, height, width, channels]``.
-      labels: ``[examples]``.
+      source: of the examples.
       batch_size: over all processes.
       rows: of each batch, what is this process's.
 
     Yields:
       Batches.
     """
+    count = source.num_examples
+    num_steps = -(-count // batch_size)
+    places = np.arange(num_steps * batch_size).reshape(num_steps, batch_size)[:, rows]
+    read = source.reader(places % count)
 
-    def gather(start: int) -> Batch:
-        place = np.arange(start, start + batch_size)[rows]
-        chosen = place % len(labels)
-        return Batch(images[chosen], labels[chosen], place < len(labels))
+    def gather(step: int) -> Batch:
+        return Batch(*read(step, None), places[step] < count)
 
-    yield from _ahead(gather, range(0, len(labels), batch_size))
+    yield from _ahead(gather, range(num_steps))
 
 
-def _ahead(gather, places: range) -> Iterator[Batch]:
+def _ahead(gather, steps: range) -> Iterator[Batch]:
     with ThreadPoolExecutor(1) as worker:
-        submitted = (worker.submit(gather, place) for place in places)
+        submitted = (worker.submit(gather, step) for step in steps)
         waiting = deque(islice(submitted, _NUM_AHEAD))
         while waiting:
             yield waiting.popleft().result()

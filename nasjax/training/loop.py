@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import numpy as np
 
 from nasjax.errors import InputError
-from nasjax.training.batches import Batch, evaluation_batches, train_batches
+from nasjax.training.batches import Batch, Source, evaluation_batches, train_batches
 from nasjax.training.parallel import Parallel
 from nasjax.training.step import (
     Task,
@@ -19,13 +18,6 @@ from nasjax.training.step import (
     train_step,
     zero_totals,
 )
-
-
-class Examples(Protocol):
-    """Labelled images in memory, as ``data.Examples``."""
-
-    images: np.ndarray
-    labels: np.ndarray
 
 
 class Hooks(Protocol):
@@ -68,8 +60,8 @@ def train(
     task: Task,
     devices: Parallel,
     state: TrainState,
-    train_examples: Examples,
-    test_examples: Examples,
+    train_examples: Source,
+    test_examples: Source,
     hooks: Hooks,
     *,
     report_every: int = 20,
@@ -103,8 +95,7 @@ def train(
     test_fn = devices.map(evaluation_step(task))
     before = zero_totals() if first_step % in_epoch == 0 else state.totals
     batches = train_batches(
-        train_examples.images,
-        train_examples.labels,
+        train_examples,
         batch_size=recipe.batch_size,
         rows=rows,
         seed=task.seed,
@@ -149,7 +140,7 @@ def train(
     return state
 
 
-def evaluate(task: Task, devices: Parallel, state: TrainState, examples: Examples) -> Measured:
+def evaluate(task: Task, devices: Parallel, state: TrainState, examples: Source) -> Measured:
     """Tests a state on examples.
 
     Args:
@@ -166,9 +157,9 @@ def evaluate(task: Task, devices: Parallel, state: TrainState, examples: Example
     return _test(task, devices, test_fn, devices.replicate(state), examples, rows)
 
 
-def _test(task, devices: Parallel, test_fn, on_devices, examples: Examples, rows) -> Measured:
+def _test(task, devices: Parallel, test_fn, on_devices, examples: Source, rows) -> Measured:
     batches: Iterator[Batch] = evaluation_batches(
-        examples.images, examples.labels, batch_size=task.recipe.batch_size, rows=rows
+        examples, batch_size=task.recipe.batch_size, rows=rows
     )
     found = []
     for place, batch in enumerate(batches):

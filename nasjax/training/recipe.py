@@ -50,6 +50,8 @@ class Recipe:
       auxiliary_weight: of the auxiliary head's loss, for networks that have one.
       drop_path_rate: what the probability to drop a path grows to, in proportion to the epoch.
       augmentation: of the images.
+      moments: mean and standard deviation of each channel, in the unit of stored images; None
+        takes those of the examples to train with.
       image_size: height and width in pixels; None keeps those stored.
       initialization: a key of ``networks.INITIALIZATIONS``.
       held_out: the part of the examples to train with that is kept apart and tested with instead.
@@ -77,6 +79,7 @@ class Recipe:
     auxiliary_weight: float = 0.0
     drop_path_rate: float = 0.0
     augmentation: Augmentation = Augmentation()
+    moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     image_size: int | None = None
     initialization: str = "pytorch"
     held_out: float = 0.0

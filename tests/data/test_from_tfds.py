@@ -1,13 +1,17 @@
+import contextlib
+import shutil
 import sys
 import urllib.error
 import urllib.request
-import warnings
+from types import SimpleNamespace
 
 import numpy as np
+import prepared_pictures
 import pytest
 
-from nasjax.data import base, from_tfds, load_data, load_splits
-from nasjax.data.from_tfds import read_tfds
+from nasjax.data import base, from_tfds, load_data, load_splits, stream
+from nasjax.data.crops import decoded
+from nasjax.data.from_tfds import TfdsRecords, read_tfds
 from nasjax.errors import InputError
 
 
@@ -98,14 +102,6 @@ def test_download_only_where_needed_and_allowed():
     assert builder.num_downloads == 0
 
 
-@pytest.fixture(scope="module")
-def tfds():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pytest.importorskip("tensorflow", reason="TensorFlow is not importable")
-        return pytest.importorskip("tensorflow_datasets")
-
-
 @pytest.fixture
 def mock_tfds(tfds, monkeypatch):
     monkeypatch.setattr(from_tfds, "_check_network", lambda where, builder: None)
@@ -140,17 +136,77 @@ def test_load_splits_from_the_catalogue(mock_tfds):
     assert splits.provenance["test"].endswith("split test")
 
 
-@pytest.mark.parametrize(
-    ("splits", "held"),
-    [
-        (["train", "test"], "test"),
-        (["train", "validation"], "validation"),
-        (["train", "validation", "test"], "test"),
-        ([], "test"),
-    ],
-)
-def test_where_there_is_no_test_split_validation_is_it(splits, held):
-    assert from_tfds._held_split(splits) == held
+def test_encoded_images_are_those_that_tfds_decodes(tfds, pictures):
+    records = TfdsRecords("here", prepared_pictures.NAME, split="train")
+    lengths = np.diff(records.bounds)
+    assert len(lengths) == prepared_pictures.NUM_FILES and records.bounds[-1] == 250
+    one_by_one = tfds.ReadConfig(interleave_cycle_length=1)
+    examples = tfds.load(prepared_pictures.NAME, split="train", read_config=one_by_one)
+    expected = list(tfds.as_numpy(examples))
+    for chunk in (3, 0):
+        images, labels = records.read(chunk)
+        assert len(images) == lengths[chunk]
+        for place, (stored, label) in enumerate(zip(images, labels, strict=True)):
+            example = expected[records.bounds[chunk] + place]
+            # Two decoders of JPEG round differently.
+            difference = np.abs(np.int32(decoded(stored, 3)) - example["image"])
+            assert difference.max() <= 6 and difference.mean() < 1.5
+            assert label == example["label"]
+
+
+def test_load_data_takes_the_middle_of_images_of_many_sizes(pictures, monkeypatch):
+    monkeypatch.setattr(stream, "WINDOW", 30)
+    spec = f"tfds:{prepared_pictures.NAME}"
+    data = load_data(spec, image_size=16, num_examples=70)
+    splits = load_splits(spec, image_size=16, min_area=0.5)
+    stored, labels = splits.train.first(70)
+    np.testing.assert_array_equal(data.labels, labels)
+    scaled = (stored - stored.mean((0, 1, 2))) / stored.std((0, 1, 2))
+    np.testing.assert_allclose(data.images, scaled, atol=1e-5)
+    assert data.provenance["source"].endswith("split train, the middle of each image")
+    with pytest.raises(InputError, match="at most the 250 that are stored, got 251"):
+        load_data(spec, num_examples=251)
+
+
+def test_where_there_is_no_test_split_validation_is_it(pictures):
+    records = TfdsRecords("here", prepared_pictures.NAME, split="test")
+    assert records.source.endswith("nasjax_test_pictures/1.0.0, split validation")
+    assert records.bounds[-1] == prepared_pictures.NUM_HELD
+    with pytest.raises(InputError, match="there must be a split 'middle' .*, got train, valid"):
+        TfdsRecords("here", prepared_pictures.NAME, split="middle")
+
+
+@pytest.mark.parametrize(("label", "held"), [(-1, "validation"), (0, "test")])
+def test_a_test_split_without_labels_is_none(tfds, monkeypatch, label, held):
+    opened = from_tfds._Opened(
+        None, tfds, SimpleNamespace(info=SimpleNamespace(splits=["validation", "test"])), None, None
+    )
+    monkeypatch.setattr(
+        from_tfds, "_told_errors", lambda where, tf, split: contextlib.nullcontext()
+    )
+    monkeypatch.setattr(tfds, "as_numpy", lambda examples: iter(examples))
+    monkeypatch.setattr(from_tfds._Opened, "_examples", lambda *_: [{"label": label}])
+    assert opened.split_name("here", "test") == held
+    assert opened.split_name("here", "train") == "train"
+
+
+def test_files_are_cut_into_chunks():
+    bounds = from_tfds._chunk_bounds([100, 0, 5000, 2048])
+    assert bounds.tolist() == [0, 100, 100 + 1666, 100 + 3333, 5100, 7148]
+
+
+def test_damaged_files_are_told(tfds, pictures, tmp_path):
+    shutil.copytree(pictures, tmp_path, dirs_exist_ok=True)
+    (file,) = tmp_path.glob("*/*/*train*00002-of*")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 255
+    file.write_bytes(content)
+    builder = tfds.builder(prepared_pictures.NAME, data_dir=tmp_path)
+    records = TfdsRecords("here", prepared_pictures.NAME, split="train")
+    records._opened = records._opened._replace(builder=builder)
+    assert len(records.read(1)[1]) > 0
+    with pytest.raises(InputError, match="split 'train' must be readable, got DataLossError"):
+        records.read(2)
 
 
 def test_reading_stops_at_the_limit(mock_tfds, monkeypatch):
@@ -168,8 +224,8 @@ def test_reading_stops_at_the_limit(mock_tfds, monkeypatch):
         ("mnist/no_config", "must be a data set of the .* catalogue, .* got ValueError"),
         ("mnist:9.9.9", "must be a data set of the .* catalogue, .* got AssertionError"),
         ("../x", "must be a data set of the .* catalogue, .* got ValueError"),
-        ("imdb_reviews", "there must be a feature 'image' of one fixed size"),
-        ("imagenette", "of one fixed size .* got image \\(None, None, 3\\), label"),
+        ("imdb_reviews", "there must be an image feature 'image' and a class feature 'label'"),
+        ("imagenette", "images must have one fixed size, got \\(None, None, 3\\)"),
     ],
 )
 def test_names_that_are_refused(tfds, name, message):

@@ -6,10 +6,13 @@ Expected: 24 to 27 % top-1 error (NASI-FIX 24.3, NASI-ADA 25.0, HNAS 24.5, DARTS
 
 NASI, App. B.4: 14 cells, 46 channels (44 in NESBS, 48 in DARTS; under 600 million multiply-adds),
 auxiliary head of weight 0.4, label smoothing (0.1), batch 1024, rate warmed up to 0.5 in 5 epochs,
-then linearly to zero, momentum 0.9, weight decay 3e-5; gradients clipped at 5 as in P-DARTS.
+then linearly to zero, momentum 0.9, weight decay 3e-5. As in the code of DARTS and P-DARTS,
+gradients are clipped at 5; random crops of 8 to 100 % of the area, mirrored, with colours jittered;
+tested with the middle 224 of 256 pixels; and standardised by the means that are usual for ImageNet.
 """
 
 from nasjax.training.augment import Augmentation
+from nasjax.training.jitter import Jitter
 from nasjax.training.recipe import Recipe
 
 RECIPE = Recipe(
@@ -32,6 +35,9 @@ RECIPE = Recipe(
     clip_norm=5.0,
     label_smoothing=0.1,
     auxiliary_weight=0.4,
-    augmentation=Augmentation(is_flipped=True),
+    augmentation=Augmentation(
+        min_area=0.08, is_flipped=True, jitter=Jitter(0.4, 0.4, 0.4, hue=0.2)
+    ),
+    moments=((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
     image_size=224,
 )
