@@ -22,15 +22,16 @@ def code_cells(path):
 def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(programs) == 5
+    assert len(programs) == 6
     names = {}
     for program in programs:
         exec(compile(program, "README.md", "exec"), names)
     assert names["logits"].shape == (8, 10)
-    condition, *smallest, cell, scores = capsys.readouterr().out.splitlines()
+    condition, *smallest, cell, scores, trained = capsys.readouterr().out.splitlines()
     assert [float(value) for value in smallest] == pytest.approx([0.146, 0.194], abs=0.001)
     assert float(condition) == spectrum(names["ntk"].matrix).condition_number > 1
     assert re.fullmatch(r"\|\w+~0\|\+(\|\w+~\d){2}\|\+(\|\w+~\d){3}\|", cell)
+    assert trained == "11 (8, 10)"
     assert re.fullmatch(r"\d+\.\d+ \{\} \{'snip': \d+\.\d+\}", scores)
 
 
@@ -94,8 +95,16 @@ def check_scores(names):
         assert names["found"]["naswot"].value > 0.4
 
 
+def check_training(names):
+    steps = names["run"].record["steps"]
+    assert 0 < names["run"].num_run < steps == 8 * (1437 // 64)
+    assert names["accuracy"] == pytest.approx(names["run"].record["test_accuracy"], abs=1e-6)
+    assert names["accuracy"] > 0.85
+
+
 CHECKS = {
     "00_nasi.ipynb": check_nasi,
     "01_validate_ntk.ipynb": check_validation,
     "02_score_nasbench201.ipynb": check_scores,
+    "03_train.ipynb": check_training,
 }

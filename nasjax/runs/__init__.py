@@ -12,8 +12,9 @@ from nasjax.runs.score_request import (
     request_strings,
 )
 from nasjax.runs.torch_score import score_torch_weights
-from nasjax.runs.train import TrainResult, evaluate_run, run_training
+from nasjax.runs.train import TrainResult, run_training
 from nasjax.runs.train_settings import TrainSettings
+from nasjax.runs.trained import Trained, evaluate_run, load_trained
 from nasjax.runs.validate_ntk import Validation, ValidationSettings, run_validation
 
 __all__ = [
@@ -29,10 +30,12 @@ __all__ = [
     "SharedFolder",
     "TrainResult",
     "TrainSettings",
+    "Trained",
     "Validation",
     "ValidationSettings",
     "evaluate_run",
     "join_processes",
+    "load_trained",
     "open_run_folder",
     "open_shared_folder",
     "request_all",

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,25 +9,16 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from nasjax.data import load_splits
 from nasjax.errors import InputError
 from nasjax.evaluation import draw_curves
 from nasjax.networks.counts import network_size
 from nasjax.runs.folder import RunFolder, open_run_folder
 from nasjax.runs.nasi import versions
 from nasjax.runs.train_settings import Prepared, TrainSettings, plain_recipe, prepare
-from nasjax.training import (
-    Checkpoints,
-    Measured,
-    Parallel,
-    Task,
-    TrainState,
-    evaluate,
-    init_state,
-    train,
-)
+from nasjax.runs.trained import CHECKPOINTS
+from nasjax.training import Checkpoints, Parallel, Task, TrainState, init_state, train
 
-_RESULT, _CHECKPOINTS = "result.json", "checkpoints"
+_RESULT = "result.json"
 _NOT_DRAWN = ("kind", "step", "epoch")
 
 
@@ -148,7 +138,7 @@ def _own_folder(path: Path) -> Iterator[RunFolder | None]:
 
 def _checkpoints(out: Path, *, is_owner: bool):
     """The run's checkpoints; None for a process that would have to make their folder."""
-    path = out / _CHECKPOINTS
+    path = out / CHECKPOINTS
     return Checkpoints(path) if is_owner or path.exists() else contextlib.nullcontext()
 
 
@@ -227,53 +217,3 @@ def _finish(settings: TrainSettings, prepared: Prepared, folder, hooks: _Hooks) 
         draw_curves(history, folder.path / "curves", title=title)
         folder.write_json(_RESULT, record)
     return record
-
-
-def evaluate_run(
-    out: str | Path, *, data: str | None = None, num_devices: int | None = None
-) -> Measured:
-    """Tests the last checkpoint of a run again, on its own or on other examples.
-
-    Args:
-      out: the run's folder.
-      data: what ``data.load_splits`` takes, whose examples to test with are used; None takes the
-        run's. They are standardised as those of the training were.
-      num_devices: of this process; None takes all.
-
-    Returns:
-      Loss and accuracy.
-
-    Raises:
-      InputError: if the folder holds no training, or the data do not fit the network.
-    """
-    path = Path(out)
-    settings = _read_settings(path)
-    task, splits = prepare(settings)
-    examples = splits.test
-    if data is not None:
-        min_area = task.recipe.augmentation.min_area
-        other = load_splits(data, image_size=task.image_shape[0], min_area=min_area)
-        examples = other.test
-        if examples.image_shape != task.image_shape or other.num_classes > splits.num_classes:
-            raise InputError(
-                f"evaluate: --data must hold images of shape {task.image_shape} in at most "
-                f"{splits.num_classes} classes, got {examples.image_shape} and "
-                f"{other.num_classes}."
-            )
-    with Checkpoints(path / _CHECKPOINTS) as checkpoints:
-        restored = checkpoints.restore(init_state(task, jax.random.key(settings.seed)))
-    if restored is None:
-        raise InputError(f"evaluate: {path} must hold a checkpoint, got none yet.")
-    return evaluate(task, Parallel(num_devices), restored.state, examples)
-
-
-def _read_settings(path: Path) -> TrainSettings:
-    try:
-        held = json.loads((path / "settings.json").read_text())
-        names = [field.name for field in dataclasses.fields(TrainSettings)]
-        return TrainSettings(**{name: held[name] for name in names})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"evaluate: {path} must be the folder of a training, got {type(error).__name__}: "
-            f"{error}."
-        ) from error

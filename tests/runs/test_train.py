@@ -3,11 +3,12 @@
 import json
 import math
 
+import jax
 import numpy as np
 import pytest
 
 from nasjax.errors import InputError
-from nasjax.runs import TrainSettings, evaluate_run, run_training
+from nasjax.runs import TrainSettings, evaluate_run, load_trained, run_training
 
 CELL = "|nor_conv_1x1~0|+|none~0|skip_connect~1|+|avg_pool_3x3~0|none~1|nor_conv_1x1~2|"
 SMALL = {"architecture": CELL, "data": "digits", "channels": 4, "epochs": 2, "batch_size": 240}
@@ -105,6 +106,14 @@ def test_a_checkpoint_is_tested_again(whole):
     found = evaluate_run(out)
     assert found.accuracy == result.record["test_accuracy"]
     np.testing.assert_allclose(found.loss, result.record["test_loss"], rtol=1e-6)
+
+
+def test_a_trained_network_is_a_function_of_images(whole):
+    out, result = whole
+    trained = load_trained(out)
+    logits = jax.jit(trained.apply)(trained.splits.test.images)
+    accuracy = np.mean(np.argmax(logits, -1) == trained.splits.test.labels)
+    assert accuracy == pytest.approx(result.record["test_accuracy"], abs=1e-6)
 
 
 def test_several_devices_train_the_same(whole, tmp_path):
