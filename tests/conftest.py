@@ -1,6 +1,9 @@
 """Strict JAX settings for all tests: no silent broadcasting, no key used twice, two devices."""
 
+import atexit
 import os
+import shutil
+import tempfile
 import warnings
 
 import jax
@@ -10,6 +13,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 # Not more for all tests: the number changes how work is cut, and so the last bits of results.
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("NASJAX_TEST_DEVICES", "2")))
+
+if "NASJAX_TEST_CACHE" not in os.environ:  # here, not in workers, which share it
+    os.environ["NASJAX_TEST_CACHE"] = tempfile.mkdtemp(prefix="nasjax-test-")
+    atexit.register(shutil.rmtree, os.environ["NASJAX_TEST_CACHE"], ignore_errors=True)
+# What one test compiled is not compiled again by another; with a limit, entries are locked.
+jax.config.update("jax_compilation_cache_dir", os.environ["NASJAX_TEST_CACHE"])
+jax.config.update("jax_compilation_cache_max_size", 8 * 2**30)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(scope="session")

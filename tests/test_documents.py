@@ -58,7 +58,12 @@ def test_notebook_is_stored_without_output(path):
     assert [cell["outputs"] for cell in code_cells(path)] == [[]] * len(code_cells(path))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    # The others take minutes, and what they do is tested elsewhere.
+    [pytest.param(p, marks=[pytest.mark.slow] if p.name < "02" else []) for p in NOTEBOOKS],
+    ids=lambda path: path.name,
+)
 def test_notebook_runs(path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     matplotlib.use("agg")

@@ -71,6 +71,7 @@ def test_walks_compile_nothing_for_another_architecture():
     assert _num_programs() == before
 
 
+@pytest.mark.slow
 def test_walks_of_darts_come_to_compile_nothing():
     space = get_space("darts")
     sizes = {"channels": 2, "num_cells": 3, "num_classes": 3}

@@ -106,7 +106,7 @@ def test_walks_give_what_automatic_differentiation_gives():
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("network", ["darts", "graph"])
+@pytest.mark.parametrize("network", [pytest.param("darts", marks=pytest.mark.slow), "graph"])
 def test_gradients_in_other_spaces(network):
     _check(network, CONFIGS["plain"], ("outputs", "gradient"))
 

@@ -214,8 +214,8 @@ def _existing(space_name, gradient):
 
 NETWORKS = [
     ("nasbench201", 1),
-    ("darts", 1),
-    ("nasbench1shot1_1", 1),
+    pytest.param("darts", 1, marks=pytest.mark.slow),
+    pytest.param("nasbench1shot1_1", 1, marks=pytest.mark.slow),
     pytest.param("darts", 3, marks=pytest.mark.slow),
     pytest.param("nasbench201", 2, marks=pytest.mark.slow),
 ]

@@ -82,7 +82,14 @@ def test_files_explain_the_result(whole_run):
     assert record["data"]["source"] == "random"
 
 
-@pytest.mark.parametrize(("phase", "step"), [("nu", 7), ("search", 1), ("search", 4)])
+@pytest.mark.parametrize(
+    ("phase", "step"),
+    [
+        pytest.param("nu", 7, marks=pytest.mark.slow),
+        pytest.param("search", 1, marks=pytest.mark.slow),
+        ("search", 4),
+    ],
+)
 def test_interruption_changes_nothing(whole_run, tmp_path, phase, step):
     settings, folder, *_ = whole_run
     with pytest.raises(StoppedError):
@@ -217,6 +224,7 @@ def test_defaults_of_nasbench1shot1_are_the_papers(number):
     assert settings.run_name() == f"nasi-nasbench1shot1_{number}-random-seed0"
 
 
+@pytest.mark.slow
 def test_nasbench1shot1_run_selects_a_cell_of_the_benchmark(tmp_path):
     name = "nasbench1shot1_1"
     settings = NasiSettings(**{**TINY, "space": name, "steps": 3})

@@ -91,6 +91,7 @@ def test_cells_scored_by_walks_survive_kills_too(tmp_path):
     check_kills(tmp_path, (*cells, "--num-architectures", "20"), 5, 20)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_table_of_one_even_if_one_dies(tmp_path):
     # So many that the victim has not scored its share by the time that it is killed.
     options = ("--num-architectures", "32")

@@ -184,6 +184,7 @@ def test_more_architectures_keep_the_first(whole_run, tmp_path):
     assert fewer.summary["widths"] == {}
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_gone_through(tmp_path):
     settings = ValidationSettings(
         num_architectures=3, batch_sizes=(3,), channels=2, normalization="batch", widths=()

@@ -3,21 +3,26 @@
 import numpy as np
 import pytest
 
+from nasjax.data import Examples
 from nasjax.errors import InputError
-from nasjax.training.batches import (
-    epoch_order,
-    evaluation_batches,
-    steps_per_epoch,
-    train_batches,
-)
+from nasjax.training.batches import evaluation_batches, steps_per_epoch, train_batches
 
-IMAGES = np.arange(10, dtype=np.uint8).reshape(10, 1, 1, 1)
-LABELS = np.arange(10, dtype=np.int32)
+PLACES = np.arange(10)
+EXAMPLES = Examples(PLACES.astype(np.uint8).reshape(10, 1, 1, 1), PLACES.astype(np.int32))
+
+
+class _WithDraws(Examples):
+    """Examples whose images are the draws that they were given."""
+
+    num_draws = 3
+
+    def reader(self, chosen):
+        return lambda step, draws: (draws, self.labels[chosen[step]])
 
 
 def _train(first_step, num_steps, rows=slice(0, 3), seed=4):
     batches = train_batches(
-        *(IMAGES, LABELS),
+        EXAMPLES,
         batch_size=3,
         rows=rows,
         seed=seed,
@@ -34,7 +39,7 @@ def test_an_epoch_has_every_example_at_most_once():
     for epoch in range(3):
         seen = sum(_train(3 * epoch, 3 * epoch + 3), [])
         assert len(set(seen)) == 9
-        assert seen == epoch_order(4, epoch, 10)[:9].tolist()
+        assert seen == np.random.default_rng((4, epoch)).permutation(10)[:9].tolist()
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
@@ -55,16 +60,34 @@ def test_processes_share_a_batch():
 
 
 def test_evaluation_sees_every_example_once_and_counts_no_filling():
-    batches = list(evaluation_batches(IMAGES, LABELS, batch_size=4, rows=slice(0, 4)))
+    batches = list(evaluation_batches(EXAMPLES, batch_size=4, rows=slice(0, 4)))
     assert [batch.labels.tolist() for batch in batches] == [
         [0, 1, 2, 3],
         [4, 5, 6, 7],
         [8, 9, 0, 1],
     ]
     assert [batch.is_counted.tolist() for batch in batches][2] == [True, True, False, False]
-    second = list(evaluation_batches(IMAGES, LABELS, batch_size=4, rows=slice(2, 4)))
+    second = list(evaluation_batches(EXAMPLES, batch_size=4, rows=slice(2, 4)))
     assert [batch.labels.tolist() for batch in second] == [[2, 3], [6, 7], [0, 1]]
     assert second[2].is_counted.tolist() == [False, False]
+
+
+def test_draws_are_of_the_step_and_the_place_in_the_joint_batch():
+    def draws(first_step, rows):
+        batches = train_batches(
+            _WithDraws(*EXAMPLES),
+            batch_size=5,
+            rows=rows,
+            seed=1,
+            first_step=first_step,
+            num_steps=4,
+        )
+        return [batch.images for batch in batches]
+
+    whole = draws(0, slice(0, 5))
+    assert len(np.unique(whole)) == 4 * 5 * 3
+    np.testing.assert_array_equal(draws(2, slice(0, 5)), whole[2:])
+    np.testing.assert_array_equal(draws(0, slice(3, 5)), [batch[3:] for batch in whole])
 
 
 def test_whole_batches_are_counted():

@@ -79,7 +79,7 @@ def test_gradients_are_clipped():
     [
         (nasbench201_task, 2),
         (nasbench201_task, 4),
-        (darts_task, 2),
+        pytest.param(darts_task, 2, marks=pytest.mark.slow),
         (supernet_task, 2),
         (darts_task, 4),
     ],
