@@ -111,5 +111,5 @@ CHECKS = {
     "00_nasi.ipynb": check_nasi,
     "01_validate_ntk.ipynb": check_validation,
     "02_score_nasbench201.ipynb": check_scores,
-    "03_train.ipynb": check_training,
+    "05_train.ipynb": check_training,
 }
