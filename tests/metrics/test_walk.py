@@ -132,6 +132,7 @@ def test_all_statistics_where_cells_have_settings_of_their_own():
 
 
 @pytest.mark.usefixtures("float64")
+@pytest.mark.slow
 def test_synflow_holds_values_that_float32_does_not():
     space, genotype, sizes = NETWORKS["darts"]
     sizes = {**sizes, "num_cells": 6}

@@ -222,7 +222,7 @@ def test_drawn_cell_against_its_definition(float64, has_inputs):
     ("space_name", "normalization"),
     [
         ("nasbench201", "none"),
-        ("nasbench1shot1_1", "none"),
+        pytest.param("nasbench1shot1_1", "none", marks=pytest.mark.slow),
         pytest.param("darts", "none", marks=pytest.mark.slow),
         *(pytest.param(name, "batch", marks=pytest.mark.slow) for name in sorted(NUM_CELLS)),
     ],

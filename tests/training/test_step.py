@@ -147,6 +147,7 @@ def test_totals_begin_anew_with_an_epoch():
     assert counts == [8, 24, 8]
 
 
+@pytest.mark.slow
 def test_the_auxiliary_head_learns_by_its_weight():
     def moved(weight):
         task = darts_task(auxiliary_weight=weight, weight_decay=0.0)
