@@ -1,6 +1,7 @@
 """Searches: tuples of pure functions that know neither networks nor data."""
 
 from nasjax.search.base import SearchAlgorithm
+from nasjax.search.hnas import HnasState, Probe, grid_probes, hnas
 from nasjax.search.nasi import (
     NU_MODES,
     NasiState,
@@ -12,8 +13,17 @@ from nasjax.search.nasi import (
     optimal_logits,
     zero_logits,
 )
+from nasjax.search.pool import Evaluated, EvaluateFn, Evaluation, PoolStepInfo
 
 __all__ = [
+    "Evaluated",
+    "EvaluateFn",
+    "Evaluation",
+    "HnasState",
+    "PoolStepInfo",
+    "Probe",
+    "grid_probes",
+    "hnas",
     "NU_MODES",
     "NasiState",
     "NasiStepInfo",

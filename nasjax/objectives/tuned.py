@@ -1,0 +1,132 @@
+"""Objectives with a few constants, for a search that tunes them by evaluations.
+
+Constants come as a point of the unit cube, in units that suit any pool: a metric relative to its
+median, a quantile of it, the weight of its rank.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jaxtyping import Float
+
+from nasjax.errors import InputError, unknown_name
+from nasjax.objectives.bounds import BOUNDS
+
+Pool = Float[np.ndarray, " pool"]
+
+
+class TradeOffRanges(NamedTuple):
+    """Where the constants of HNAS, eq. (7), are sought.
+
+    Attributes:
+      log10_mu: least and greatest.
+      nu: least and greatest; None takes the quantiles of ``M^2`` over the pool, from 0 to 1.
+      is_scaled: whether metric and condition number are divided by their medians over the pool.
+    """
+
+    log10_mu: tuple[float, float] = (-4.0, 2.0)
+    nu: tuple[float, float] | None = None
+    is_scaled: bool = True
+
+
+RANGES = {
+    "scaled": TradeOffRanges(),
+    "hnas": TradeOffRanges((-4.0, 0.0), (0.0, 5e3), is_scaled=False),
+}
+"""``scaled`` suits any metric and pool; ``hnas`` has the numbers of the paper's code for
+NAS-Bench-201, in the units of its metrics."""
+
+
+def trade_off_objective(
+    metric: Pool,
+    kappa: Pool,
+    *,
+    bound: str = "non_realizable",
+    ranges: TradeOffRanges = RANGES["scaled"],
+) -> Callable[[tuple[float, ...]], Pool]:
+    """A bound as a function of where its ``mu`` and ``nu`` lie in their ranges.
+
+    Args:
+      metric: ``[pool]``, in any unit.
+      kappa: ``[pool]``, the condition number; unused by bounds without it.
+      bound: a key of ``BOUNDS``.
+      ranges: of the constants.
+
+    Returns:
+      ``(place of mu, place of nu) -> [pool]``, lower is better; infinite where metric or condition
+      number are not finite or not above zero.
+
+    Raises:
+      InputError: for an unknown bound, or arrays of other shapes.
+    """
+    if bound not in BOUNDS:
+        raise unknown_name("trade_off_objective", "bound", bound, BOUNDS)
+    metric, kappa = _same_length("trade_off_objective", metric, kappa)
+    is_usable = np.isfinite(metric) & (metric > 0)
+    if BOUNDS[bound].uses_kappa:
+        is_usable &= np.isfinite(kappa) & (kappa > 0)
+    if ranges.is_scaled and is_usable.any():
+        metric = metric / np.median(metric[is_usable])
+        if BOUNDS[bound].uses_kappa:
+            kappa = kappa / np.median(kappa[is_usable])
+    squares = np.sort(metric[is_usable] ** 2)
+
+    def objective_fn(point: tuple[float, ...]) -> Pool:
+        low, high = ranges.log10_mu
+        mu = 10.0 ** (low + (high - low) * point[0])
+        if ranges.nu is not None:
+            nu = ranges.nu[0] + (ranges.nu[1] - ranges.nu[0]) * point[1]
+        else:
+            nu = float(np.quantile(squares, point[1])) if len(squares) else 0.0
+        with jax.enable_x64(True):
+            found = np.asarray(BOUNDS[bound].fn(jnp.asarray(metric), jnp.asarray(kappa), mu, nu))
+        return np.where(is_usable, found, np.inf)
+
+    return objective_fn
+
+
+def weighted_ranks_objective(
+    metrics: Mapping[str, Pool], is_higher_better: Mapping[str, bool]
+) -> Callable[[tuple[float, ...]], Pool]:
+    """Minus a weighted sum of metrics, each as the normal score of its rank in the pool.
+
+    Ranks need no unit and let no outlier decide; normal scores (van der Waerden's) keep the ends of
+    the order apart, where the best architectures are.
+
+    Args:
+      metrics: ``[pool]`` each, by name.
+      is_higher_better: by name.
+
+    Returns:
+      ``weights in [0, 1], in the order of the metrics -> [pool]``, lower is better; infinite where
+      a metric is not finite.
+
+    Raises:
+      InputError: if there is no metric, or arrays have other shapes.
+    """
+    if not metrics:
+        raise InputError("weighted_ranks_objective: `metrics` must name a metric, got none.")
+    columns = np.stack(_same_length("weighted_ranks_objective", *metrics.values()))
+    is_usable = np.isfinite(columns).all(0)
+    scores = np.zeros_like(columns)
+    for row, name in enumerate(metrics):
+        values = columns[row, is_usable]
+        ranks = scipy.stats.rankdata(values if is_higher_better[name] else -values)
+        scores[row, is_usable] = scipy.stats.norm.ppf(ranks / (len(values) + 1))
+
+    def objective_fn(point: tuple[float, ...]) -> Pool:
+        return np.where(is_usable, -np.asarray(point, np.float64) @ scores, np.inf)
+
+    return objective_fn
+
+
+def _same_length(where: str, *arrays: Pool) -> list[Pool]:
+    arrays = [np.asarray(array, np.float64) for array in arrays]
+    if any(array.ndim != 1 or array.shape != arrays[0].shape for array in arrays):
+        shapes = ", ".join(str(list(array.shape)) for array in arrays)
+        raise InputError(f"{where}: metrics must be lists of one length, got shapes {shapes}.")
+    return arrays
