@@ -1,6 +1,13 @@
 """Searches: tuples of pure functions that know neither networks nor data."""
 
 from nasjax.search.base import SearchAlgorithm
+from nasjax.search.baselines import (
+    BaselineState,
+    random_search,
+    ranked,
+    regularised_evolution,
+    reinforce,
+)
 from nasjax.search.hnas import HnasState, Probe, grid_probes, hnas
 from nasjax.search.nasi import (
     NU_MODES,
@@ -16,6 +23,11 @@ from nasjax.search.nasi import (
 from nasjax.search.pool import Evaluated, EvaluateFn, Evaluation, PoolStepInfo
 
 __all__ = [
+    "BaselineState",
+    "random_search",
+    "ranked",
+    "regularised_evolution",
+    "reinforce",
     "Evaluated",
     "EvaluateFn",
     "Evaluation",
