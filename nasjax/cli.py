@@ -23,6 +23,7 @@ from nasjax.cli_common import (
     default_table,
     stoppable,
 )
+from nasjax.cli_hnas import search_hnas
 from nasjax.cli_score import score
 from nasjax.cli_train import evaluate, train
 from nasjax.errors import InputError
@@ -45,6 +46,7 @@ app.add_typer(validate_app, name="validate")
 app.command("score")(score)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
+search_app.command("hnas")(search_hnas)
 _console = console
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""

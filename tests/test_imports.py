@@ -30,6 +30,7 @@ AT_THE_EDGE = {
     "cli",
     "cli_architecture",
     "cli_common",
+    "cli_hnas",
     "cli_score",
     "cli_train",
     "__main__",

@@ -1,9 +1,11 @@
 """Whole runs: from settings to a folder of results, with progress and resumption."""
 
 from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
+from nasjax.runs.hnas import HnasSettings, PoolSearchResult, run_hnas, table_evaluation
 from nasjax.runs.nasi import DEFAULTS, NasiResult, NasiSettings, run_nasi, versions
 from nasjax.runs.processes import Process, join_processes
 from nasjax.runs.score import SCORE_DEFAULTS, ScoreRun, ScoreSettings, run_score
+from nasjax.runs.score_pool import ScoredPool, load_scored_pool
 from nasjax.runs.score_request import (
     Request,
     request_all,
@@ -20,13 +22,16 @@ from nasjax.runs.validate_ntk import Validation, ValidationSettings, run_validat
 __all__ = [
     "DEFAULTS",
     "SCORE_DEFAULTS",
+    "HnasSettings",
     "NasiResult",
     "NasiSettings",
+    "PoolSearchResult",
     "Process",
     "Request",
     "RunFolder",
     "ScoreRun",
     "ScoreSettings",
+    "ScoredPool",
     "SharedFolder",
     "TrainResult",
     "TrainSettings",
@@ -35,6 +40,7 @@ __all__ = [
     "ValidationSettings",
     "evaluate_run",
     "join_processes",
+    "load_scored_pool",
     "load_trained",
     "open_run_folder",
     "open_shared_folder",
@@ -42,10 +48,12 @@ __all__ = [
     "request_file",
     "request_sample",
     "request_strings",
+    "run_hnas",
     "run_nasi",
     "run_score",
     "run_training",
     "run_validation",
     "score_torch_weights",
+    "table_evaluation",
     "versions",
 ]

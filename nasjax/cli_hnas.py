@@ -1,0 +1,161 @@
+"""The command ``nasjax search hnas``."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from nasjax.cli_common import (
+    DATA_VARIABLE,
+    TABLE_NAME,
+    SeedOption,
+    console,
+    default_table,
+    stoppable,
+)
+from nasjax.errors import InputError
+
+_TESTED = {
+    "cifar10_test": "CIFAR-10",
+    "cifar100_test": "CIFAR-100",
+    "imagenet16_test": "ImageNet16-120",
+}
+
+
+def search_hnas(
+    scores: Annotated[
+        Path,
+        typer.Option(
+            help="Scored architectures: a folder of `nasjax score`, or a CSV file with a column "
+            "`architecture` and a column for each metric."
+        ),
+    ],
+    space: Annotated[
+        str | None, typer.Option(help="Search space of a CSV file. [nasbench201]")
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"NAS-Bench-201 accuracies (CSV). [{TABLE_NAME} in ${DATA_VARIABLE}]",
+        ),
+    ] = None,
+    accuracy: Annotated[
+        str, typer.Option(help="Which of them an evaluation gives.")
+    ] = "cifar10_validation_12",
+    evaluation_seconds: Annotated[
+        float, typer.Option(help="What an evaluation is counted with: 12 epochs on a GPU of 2017.")
+    ] = 150.0,
+    metric: Annotated[str, typer.Option(help="M, a metric of the scores.")] = "trace:hnas",
+    kappa: Annotated[
+        str, typer.Option(help="The condition number, a metric of the scores.")
+    ] = "condition_number:hnas",
+    bound: Annotated[
+        str,
+        typer.Option(
+            help="non_realizable (eq. 7), realizable_kappa, realizable_trade_off, realizable."
+        ),
+    ] = "non_realizable",
+    ranges: Annotated[
+        str, typer.Option(help="Of mu and nu: scaled, or hnas: the numbers of the paper's code.")
+    ] = "scaled",
+    weighted: Annotated[
+        str | None,
+        typer.Option(
+            help="Metrics joined by commas, whose ranks are weighted by constants that are tuned "
+            "instead of mu and nu."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Architectures to evaluate, K.")] = 20,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [runs/hnas-SCORES-METRIC-seedSEED]")
+    ] = None,
+) -> None:
+    """Select an architecture by a training-free bound, tuned by a few evaluations (HNAS)."""
+    from nasjax.evaluation import load_nasbench201_table
+    from nasjax.runs import HnasSettings, load_scored_pool, run_hnas, table_evaluation
+
+    settings = HnasSettings(
+        metric=metric,
+        kappa=kappa,
+        bound=bound,
+        ranges=ranges,
+        weighted=tuple(weighted.split(",")) if weighted else (),
+        steps=steps,
+        seed=seed,
+    )
+    pool = load_scored_pool(scores, space=space)
+    table = table or default_table()
+    if table is None or pool.space.name != "nasbench201":
+        raise InputError(
+            "--table: NAS-Bench-201 accuracies must be given, with scores of nasbench201, got "
+            f"{table} and {pool.space.name}."
+        )
+    loaded = load_nasbench201_table(table)
+    evaluate = table_evaluation(pool, loaded, accuracy, evaluation_seconds)
+    name = "weighted" if settings.weighted else metric.replace(":", "-")
+    out = out or Path("runs") / f"hnas-{scores.stem}-{name}-seed{seed}"
+    with _progress(steps) as on_step:
+        result = run_hnas(
+            settings,
+            pool,
+            evaluate,
+            out,
+            evaluated_by={"table": accuracy, "seconds": evaluation_seconds},
+            table=loaded,
+            on_step=on_step,
+        )
+    _print(result, out)
+
+
+@contextmanager
+def _progress(num_steps: int) -> Iterator[Callable]:
+    progress = Progress(
+        TextColumn("evaluating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        console=console,
+    )
+    tasks = {}
+
+    def on_step(phase, step, total, record):
+        progress.start()
+        best = record.get("best_value")
+        numbers = "" if best is None else f"best {100 * best:.2f} %"
+        if phase not in tasks:
+            tasks[phase] = progress.add_task("", total=num_steps, completed=step, numbers=numbers)
+        progress.update(tasks[phase], completed=step, numbers=numbers)
+
+    try:
+        with stoppable(on_step) as checked:
+            yield checked
+    finally:
+        progress.stop()
+
+
+def _print(result, out: Path) -> None:
+    record, seconds = result.record, result.record["seconds"]
+    print(record["architecture"])
+    rows = Table("quantity", "value", show_header=False, box=None)
+    if "official_index" in record:
+        rows.add_row("NAS-Bench-201 index", str(record["official_index"]))
+    rows.add_row("validation accuracy", f"{100 * record['value']:.2f} %")
+    for name, label in _TESTED.items():
+        if "accuracies" in record:
+            rows.add_row(f"{label} test accuracy", f"{100 * record['accuracies'][name]:.2f} %")
+    rows.add_row("cost of evaluations", f"{seconds['evaluations']:.0f} s")
+    if math.isfinite(seconds["metrics"]):
+        rows.add_row("cost of scores", f"{seconds['metrics']:.0f} s")
+    console.print(rows)
+    files = "architecture.json, history.jsonl, cells.svg, cells.png, search.svg, search.png"
+    if result.num_run:
+        print(f"written to {out}: {files}")
+    else:
+        print(f"finished before, nothing was run again; in {out}: {files}")

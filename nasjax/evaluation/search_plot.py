@@ -1,0 +1,85 @@
+"""The picture of a search by evaluations: what was found at which cost, and by which constants."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from nasjax.errors import InputError
+from nasjax.evaluation.figures import BLUE, GREY, VERMILION, figure_style, write_figure
+
+
+def draw_search(
+    history: Sequence[Mapping[str, Any]],
+    path: str | Path,
+    *,
+    title: str | None = None,
+    surface: Float[np.ndarray, "nu mu"] | None = None,
+    formats: Sequence[str] = ("svg", "png"),
+) -> tuple[Path, ...]:
+    """Draws evaluations against their cost, and which constants select what.
+
+    Args:
+      history: records with ``value`` and ``best_value`` (fractions; None where it failed),
+        ``total_seconds`` and, for the surface, ``constants``: places of mu and nu in their ranges.
+      path: where to; each format adds its ending.
+      title: above the picture.
+      surface: ``[nu, mu]`` over the unit square, the value of what these constants select; NaN
+        where it was not evaluated. None draws no surface.
+      formats: some of ``figures.FORMATS``.
+
+    Returns:
+      The files.
+
+    Raises:
+      InputError: if there is nothing to draw, or the place cannot be written.
+    """
+    fine = [record for record in history if record["value"] is not None]
+    if not fine:
+        raise InputError("draw_search: `history` must hold an evaluation, got none.")
+    with figure_style():
+        from matplotlib.figure import Figure
+
+        num_panels = 1 if surface is None else 2
+        figure = Figure(figsize=(3.6 * num_panels, 3.0), layout="constrained")
+        axes = figure.subplots(1, num_panels, squeeze=False)[0]
+        _draw_found(axes[0], history, fine)
+        if surface is not None:
+            _draw_surface(figure, axes[1], fine, surface)
+        if title:
+            figure.suptitle(title, fontsize=9.5)
+        return write_figure("draw_search", figure, Path(path), formats)
+
+
+def _draw_found(axis, history, fine) -> None:
+    seconds = [record["total_seconds"] for record in fine]
+    values = [100 * record["value"] for record in fine]
+    axis.scatter(seconds, values, s=12, color=GREY, label="evaluated", zorder=2)
+    best = [record for record in history if record["best_value"] is not None]
+    axis.step(
+        [record["total_seconds"] for record in best],
+        [100 * record["best_value"] for record in best],
+        where="post",
+        color=BLUE,
+        linewidth=1.4,
+        label="best so far",
+    )
+    axis.set(xlabel="cost of evaluations (s)", ylabel="validation accuracy (%)")
+    axis.set_xlim(left=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(color=GREY, alpha=0.2, linewidth=0.6)
+    axis.legend(frameon=False, fontsize=8)
+
+
+def _draw_surface(figure, axis, fine, surface) -> None:
+    image = axis.imshow(
+        100 * surface, origin="lower", extent=(0, 1, 0, 1), cmap="viridis", aspect="auto"
+    )
+    figure.colorbar(image, ax=axis, label="validation accuracy (%)")
+    points = np.array([record["constants"] for record in fine])
+    axis.scatter(points[:, 0], points[:, 1], s=14, color="white", edgecolor="black", linewidth=0.6)
+    best = max(fine, key=lambda record: record["value"])["constants"]
+    axis.scatter(*best, s=60, marker="*", color=VERMILION, edgecolor="black", linewidth=0.6)
+    axis.set(xlabel="place of mu in its range (log)", ylabel="place of nu in its range")

@@ -1,0 +1,294 @@
+"""HNAS from scores to files: constants tuned, architectures evaluated, what came out."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from nasjax.errors import InputError, unknown_name
+from nasjax.evaluation import Nasbench201Table, draw_cells, draw_search
+from nasjax.objectives import BOUNDS, RANGES, trade_off_objective, weighted_ranks_objective
+from nasjax.runs.folder import RunFolder, open_run_folder
+from nasjax.runs.nasi import OnStepFn, versions
+from nasjax.runs.options import check_seed
+from nasjax.runs.score_pool import ScoredPool
+from nasjax.search import Evaluation, SearchAlgorithm, grid_probes, hnas
+from nasjax.search.pool import EvaluateFn
+from nasjax.spaces.nasbench201 import official_index
+
+MOST_FAILURES = 5
+"""So many evaluations that fail one after the other end a search."""
+
+_SURFACE_SIZE = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class HnasSettings:
+    """Everything that a search depends on but scores and evaluations.
+
+    Attributes:
+      metric: ``M`` of HNAS, eq. (7), a column of the scores.
+      kappa: the condition number, likewise.
+      bound: a key of ``objectives.BOUNDS``.
+      ranges: a key of ``objectives.RANGES``: where ``mu`` and ``nu`` are sought.
+      weighted: metrics whose ranks are weighted, in the place of all of these; empty for HNAS.
+      steps: architectures to evaluate, ``K``.
+      seed: of the Bayesian optimisation.
+
+    Raises:
+      InputError: if a value is unknown or out of its range.
+    """
+
+    metric: str = "trace:hnas"
+    kappa: str = "condition_number:hnas"
+    bound: str = "non_realizable"
+    ranges: str = "scaled"
+    weighted: tuple[str, ...] = ()
+    steps: int = 20
+    seed: int = 0
+
+    def __post_init__(self):
+        """Checks every value."""
+        object.__setattr__(self, "weighted", tuple(self.weighted))
+        if self.bound not in BOUNDS:
+            raise unknown_name("--bound", "bound", self.bound, BOUNDS)
+        if self.ranges not in RANGES:
+            raise unknown_name("--ranges", "ranges", self.ranges, RANGES)
+        if self.steps < 1:
+            raise InputError(f"--steps: must be at least 1, got {self.steps}.")
+        check_seed(self.seed)
+
+    def search(self, pool: ScoredPool) -> SearchAlgorithm:
+        """The search in a pool; bounds without constants have one candidate, the best."""
+        objective_fn, num_constants = self.objective(pool)
+        num_probes = min(self.steps, len(grid_probes(num_constants)))
+        return hnas(objective_fn, num_constants, probes=self._probes(num_constants)[:num_probes])
+
+    def objective(self, pool: ScoredPool) -> tuple[Callable, int]:
+        """``(constants -> [pool], number of constants)``, lower is better.
+
+        Raises:
+          InputError: if the pool lacks a metric, or no architecture has all of them.
+        """
+        if self.weighted:
+            scores = {name: pool.score_of(name) for name in self.weighted}
+            is_higher_better = {name: pool.is_higher_better(name) for name in self.weighted}
+            found = weighted_ranks_objective(scores, is_higher_better), len(self.weighted)
+        else:
+            metric = pool.score_of(self.metric)
+            uses_kappa = BOUNDS[self.bound].uses_kappa
+            kappa = pool.score_of(self.kappa) if uses_kappa else np.ones_like(metric)
+            ranges = RANGES[self.ranges]
+            found = trade_off_objective(metric, kappa, bound=self.bound, ranges=ranges), 2
+        if not np.isfinite(found[0]((0.5,) * found[1])).any():
+            raise InputError(
+                f"search hnas: an architecture of {pool.source} must have all metrics that are "
+                "asked for, above zero, got none. Choose others."
+            )
+        return found
+
+    def _probes(self, num_constants: int):
+        if not self.weighted:
+            return grid_probes(num_constants)
+        alone = [
+            tuple(float(number == row) for number in range(num_constants))
+            for row in range(num_constants)
+        ]
+        return (*grid_probes(num_constants), *alone)
+
+
+class PoolSearchResult(NamedTuple):
+    """A finished search in a pool.
+
+    Attributes:
+      genotype: the architecture with the best evaluation.
+      record: the content of ``architecture.json``.
+      num_run: evaluations that this call made.
+    """
+
+    genotype: np.ndarray
+    record: dict[str, Any]
+    num_run: int
+
+
+def table_evaluation(
+    pool: ScoredPool, table: Nasbench201Table, accuracy: str, seconds: float
+) -> EvaluateFn:
+    """Looks an architecture's accuracy up.
+
+    Args:
+      pool: of the architectures.
+      table: accuracies.
+      accuracy: a key of ``table.accuracies()``, of validation.
+      seconds: that the training of one is counted with.
+
+    Returns:
+      The function; a cell that the table lacks fails.
+
+    Raises:
+      InputError: if the table has no such accuracy.
+    """
+    values = table.accuracy_of(accuracy, pool.genotypes)
+
+    def evaluate(place: int) -> Evaluation:
+        value = float(values[place])
+        return Evaluation(value, seconds, "the table lacks it" if math.isnan(value) else "")
+
+    return evaluate
+
+
+def run_hnas(
+    settings: HnasSettings,
+    pool: ScoredPool,
+    evaluate: EvaluateFn,
+    out: str | Path,
+    *,
+    evaluated_by: dict[str, Any],
+    table: Nasbench201Table | None = None,
+    on_step: OnStepFn | None = None,
+) -> PoolSearchResult:
+    """Runs or resumes HNAS and leaves its files in a folder.
+
+    The folder gets ``settings.json`` and ``history.jsonl`` (a line an evaluation) while the search
+    runs, and ``architecture.json``, ``cells.svg``, ``search.svg`` and both as PNG at its end. A
+    search that was stopped at any moment goes on where it was, to the same end.
+
+    Args:
+      settings: of the search.
+      pool: scored architectures.
+      evaluate: gives the value of one. What it raises is recorded and the search goes on.
+      out: the folder, new, empty, or of a run with the same settings.
+      evaluated_by: what ``evaluate`` does, for the record; the same means the same values.
+      table: accuracies, to report those of the selected cell, which the search does not see.
+      on_step: shows progress; the phase is ``"evaluations"``.
+
+    Returns:
+      The architecture and its record.
+
+    Raises:
+      InputError: if the folder or the scores cannot be used, or evaluations fail again and again.
+    """
+    search = settings.search(pool)
+    on_step = on_step or (lambda *_: None)
+    with open_run_folder(Path(out)) as folder:
+        folder.check_settings(
+            {
+                **dataclasses.asdict(settings),
+                "space": pool.space.name,
+                "scores_sha256": pool.sha256,
+                "evaluated_by": evaluated_by,
+                "versions": versions(),
+            }
+        )
+        state, info, num_run = _search(settings, search, pool, evaluate, folder, on_step)
+        genotype, record = _finish(settings, pool, state, info, folder, evaluated_by, table)
+    return PoolSearchResult(genotype, record, num_run)
+
+
+def _search(settings, search: SearchAlgorithm, pool, evaluate, folder: RunFolder, on_step):
+    history = folder.read_history()[: settings.steps]
+    key = jax.random.key(settings.seed)
+    state, num_failed = search.init(key), 0
+    on_step("evaluations", len(history), settings.steps, {})
+    for number in range(settings.steps):
+        is_known = number < len(history)
+        ask = _recorded(folder, history[number]) if is_known else _guarded(evaluate)
+        state, info = search.step(jax.random.fold_in(key, number), state, ask)
+        num_failed = num_failed + 1 if info.evaluation.failure else 0
+        if not is_known:
+            record = _line(pool, number, state, info)
+            folder.append_history(record)
+            on_step("evaluations", number + 1, settings.steps, record)
+        if num_failed >= MOST_FAILURES:
+            raise InputError(
+                f"search hnas: evaluations must succeed, got {num_failed} failures one after the "
+                f"other, the last: {info.evaluation.failure}"
+            )
+    return state, info, settings.steps - len(history)
+
+
+def _recorded(folder: RunFolder, line) -> EvaluateFn:
+    def ask(place: int) -> Evaluation:
+        if line.get("place") != place:
+            raise InputError(
+                f"--out {folder.path}: history.jsonl must be of this search, which asks for "
+                f"architecture {place} of the scores where it has {line.get('place')}. Remove the "
+                "folder."
+            )
+        value = math.nan if line["value"] is None else float(line["value"])
+        return Evaluation(value, float(line["seconds"]), line["failure"])
+
+    return ask
+
+
+def _guarded(evaluate: EvaluateFn) -> EvaluateFn:
+    def ask(place: int) -> Evaluation:
+        try:
+            return evaluate(place)
+        except Exception as error:  # whatever a user's function raises
+            told = str(error).strip().splitlines()
+            reason = f"{type(error).__name__}: {told[0] if told else ''}"
+            return Evaluation(math.nan, 0.0, reason)
+
+    return ask
+
+
+def _line(pool: ScoredPool, number: int, state, info) -> dict[str, Any]:
+    return {
+        "step": number + 1,
+        "place": info.place,
+        "architecture": pool.space.to_string(pool.genotypes[info.place]),
+        "constants": state.probes[-1].point,
+        "value": info.evaluation.value,
+        "seconds": info.evaluation.seconds,
+        "failure": info.evaluation.failure,
+        "best_value": info.best_value,
+        "total_seconds": info.seconds,
+    }
+
+
+def _finish(settings, pool: ScoredPool, state, info, folder: RunFolder, evaluated_by, table):
+    if info.best_place is None:
+        raise InputError("search hnas: an evaluation must succeed, got failures only.")
+    genotype = pool.genotypes[info.best_place]
+    record = {
+        "space": pool.space.name,
+        "architecture": pool.space.to_string(genotype),
+        "genotype": genotype.tolist(),
+        "algorithm": "hnas",
+        "value": info.best_value,
+        "settings": dataclasses.asdict(settings),
+        "evaluated_by": evaluated_by,
+        "scores": {
+            "file": pool.source,
+            "sha256": pool.sha256,
+            "num_architectures": len(pool.genotypes),
+        },
+        "seconds": {"evaluations": info.seconds, "metrics": pool.seconds},
+        "num_evaluations": len(state.evaluated),
+        "num_failed": sum(bool(one.evaluation.failure) for one in state.evaluated),
+        "versions": versions(),
+    }
+    if pool.space.name == "nasbench201":
+        record["official_index"] = official_index(genotype)
+    if table is not None:
+        record["accuracies"] = table.lookup(genotype)._asdict()
+    title = f"HNAS, {pool.space.name}, seed {settings.seed}"
+    draw_cells(pool.space.describe(genotype), folder.path / "cells", title=title)
+    surface = None if settings.weighted else _surface(settings, pool, state)
+    draw_search(folder.read_history(), folder.path / "search", title=title, surface=surface)
+    folder.write_json("architecture.json", record)
+    return genotype, record
+
+
+def _surface(settings: HnasSettings, pool: ScoredPool, state) -> np.ndarray:
+    """Values of what constants select, ``[nu, mu]``, as far as they are known; else NaN."""
+    objective_fn, _ = settings.objective(pool)
+    values = {one.place: one.evaluation.value for one in state.evaluated}
+    middles = (np.arange(_SURFACE_SIZE) + 0.5) / _SURFACE_SIZE
+    chosen = [[int(np.argmin(objective_fn((mu, nu)))) for mu in middles] for nu in middles]
+    return np.array([[values.get(place, math.nan) for place in row] for row in chosen])

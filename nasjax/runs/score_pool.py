@@ -1,0 +1,154 @@
+"""A pool of scored architectures out of the files of ``nasjax score``, or of one's own."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int32
+
+from nasjax.errors import InputError, unknown_name
+from nasjax.metrics import METRICS
+from nasjax.spaces import Space, get_space
+
+_ARCHITECTURE, _TEXTS = "architecture", ("index", "canonical", "flags", "warnings")
+_SCORES, _METADATA = "scores.csv", "metadata.json"
+_OF_SEEDS = ("_se", "_failed")
+_EMPTY = ("", "nan", "none", "null")
+
+
+class ScoredPool(NamedTuple):
+    """Distinct architectures and their scores.
+
+    Attributes:
+      space: of the architectures.
+      genotypes: ``[pool, ...]``, one of a class of equivalent ones, in the order of the file.
+      scores: ``[pool]`` by metric; NaN where it failed.
+      seconds: that scoring took; NaN where the file does not say.
+      source: the file.
+      sha256: of its content.
+      num_rows: of the file, equivalent architectures counted apart.
+    """
+
+    space: Space
+    genotypes: Int32[np.ndarray, "pool ..."]
+    scores: Mapping[str, Float[np.ndarray, " pool"]]
+    seconds: float
+    source: str
+    sha256: str
+    num_rows: int
+
+    def score_of(self, metric: str) -> Float[np.ndarray, " pool"]:
+        """The scores of a metric.
+
+        Raises:
+          InputError: if the pool has not got it.
+        """
+        if metric not in self.scores:
+            raise unknown_name(self.source, "metric", metric, self.scores)
+        return self.scores[metric]
+
+    def is_higher_better(self, metric: str) -> bool:
+        """The direction of a metric; of one that nasjax does not know, higher."""
+        return metric not in METRICS or METRICS[metric].direction == "higher"
+
+
+def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPool:
+    """Reads scores.
+
+    Args:
+      path: a folder of ``nasjax score``, its ``scores.csv``, or a CSV file of one's own, with a
+        column ``architecture`` of strings or indices and a column of numbers for each metric; an
+        empty cell or ``nan`` is a failure, and so is what failed with any seed of several.
+      space: the search space; None takes that of the folder, or ``nasbench201``.
+
+    Returns:
+      The pool. Of equivalent architectures the first is kept. 15,625 rows take a few seconds.
+
+    Raises:
+      InputError: if there is no such file, it holds no scores, or a row is damaged, with the line.
+    """
+    path = Path(path)
+    file = path / _SCORES if path.is_dir() else path
+    metadata = _metadata(file.parent / _METADATA) if file.name == _SCORES else {}
+    held = metadata.get("settings", {}).get("space")
+    if space is not None and held is not None and held != space:
+        raise InputError(f"--scores {path}: must be of --space {space}, got scores of {held}.")
+    content = _content(path, file)
+    chosen = get_space(space or held or "nasbench201")
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"--scores {file}: must be a CSV file, got {error}.") from error
+    header = rows[0] if rows else []
+    others = {_ARCHITECTURE, *_TEXTS, *(f"{name}{end}" for name in header for end in _OF_SEEDS)}
+    names = [name for name in header if name not in others]
+    if _ARCHITECTURE not in header or not names or len(rows) < 2:
+        raise InputError(
+            f"--scores {file}: must have a column {_ARCHITECTURE!r}, columns of metrics, and rows, "
+            f"got the columns {', '.join(header) or 'none'} and {max(len(rows) - 1, 0)} rows."
+        )
+    first: dict[tuple, int] = {}
+    genotypes, values = [], []
+    for line, row in enumerate(rows[1:], 2):
+        where = f"--scores {file}, line {line}"
+        if len(row) != len(header):
+            raise InputError(f"{where}: must have {len(header)} cells, got {len(row)}.")
+        record = dict(zip(header, row, strict=True))
+        try:
+            genotype = np.asarray(chosen.from_string(record[_ARCHITECTURE]), np.int32)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        canonical = tuple(np.asarray(chosen.canonical(genotype)).ravel().tolist())
+        if canonical not in first:
+            first[canonical] = line
+            genotypes.append(genotype)
+            values.append([_score(where, name, record) for name in names])
+    return ScoredPool(
+        chosen,
+        np.stack(genotypes),
+        dict(zip(names, np.array(values, np.float64).T, strict=True)),
+        float(metadata.get("seconds", {}).get("scoring", math.nan)),
+        str(file),
+        hashlib.sha256(content).hexdigest(),
+        len(rows) - 1,
+    )
+
+
+def _content(path: Path, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"--scores {path}: must be a folder of `nasjax score` that has ended, or a CSV file, "
+            f"got {error.strerror or error}."
+        ) from error
+
+
+def _metadata(file: Path) -> dict:
+    try:
+        held = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def _score(where: str, name: str, record: Mapping[str, str]) -> float:
+    has_failed = _number(where, name, record.get(f"{name}_failed", "0")) > 0
+    return math.nan if has_failed else _number(where, name, record[name])
+
+
+def _number(where: str, name: str, text: str) -> float:
+    if text.strip().lower() in _EMPTY:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(
+            f"{where}: {name} must be a number, or empty where it failed, got {text[:40]!r}."
+        ) from None
