@@ -1,4 +1,4 @@
-"""The command line: ``nasjax search``, ``score``, ``train``, ``validate`` and ``show``."""
+"""The command line: ``nasjax search``, ``score``, ``train``, ``compare`` and the others."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from nasjax.cli_common import (
     default_table,
     stoppable,
 )
-from nasjax.cli_hnas import search_hnas
+from nasjax.cli_hnas import compare, search_hnas
 from nasjax.cli_score import score
 from nasjax.cli_train import evaluate, train
 from nasjax.errors import InputError
@@ -47,6 +47,7 @@ app.command("score")(score)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
 search_app.command("hnas")(search_hnas)
+app.command("compare")(compare)
 _console = console
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""

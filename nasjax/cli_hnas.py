@@ -1,4 +1,4 @@
-"""The command ``nasjax search hnas``."""
+"""The commands ``nasjax search hnas`` and ``nasjax compare``."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -26,30 +26,31 @@ _TESTED = {
     "imagenet16_test": "ImageNet16-120",
 }
 
+ScoresOption = Annotated[
+    Path,
+    typer.Option(
+        help="Scored architectures: a folder of `nasjax score`, or a CSV file with a column "
+        "`architecture` and a column for each metric."
+    ),
+]
+TableOption = Annotated[
+    Path | None,
+    typer.Option(help=f"NAS-Bench-201 accuracies (CSV). [{TABLE_NAME} in ${DATA_VARIABLE}]"),
+]
+AccuracyOption = Annotated[str, typer.Option(help="Which of them an evaluation gives.")]
+SecondsOption = Annotated[
+    float, typer.Option(help="What an evaluation is counted with: 12 epochs on a GPU of 2017.")
+]
+
 
 def search_hnas(
-    scores: Annotated[
-        Path,
-        typer.Option(
-            help="Scored architectures: a folder of `nasjax score`, or a CSV file with a column "
-            "`architecture` and a column for each metric."
-        ),
-    ],
+    scores: ScoresOption,
     space: Annotated[
         str | None, typer.Option(help="Search space of a CSV file. [nasbench201]")
     ] = None,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"NAS-Bench-201 accuracies (CSV). [{TABLE_NAME} in ${DATA_VARIABLE}]",
-        ),
-    ] = None,
-    accuracy: Annotated[
-        str, typer.Option(help="Which of them an evaluation gives.")
-    ] = "cifar10_validation_12",
-    evaluation_seconds: Annotated[
-        float, typer.Option(help="What an evaluation is counted with: 12 epochs on a GPU of 2017.")
-    ] = 150.0,
+    table: TableOption = None,
+    accuracy: AccuracyOption = "cifar10_validation_12",
+    evaluation_seconds: SecondsOption = 150.0,
     metric: Annotated[str, typer.Option(help="M, a metric of the scores.")] = "trace:hnas",
     kappa: Annotated[
         str, typer.Option(help="The condition number, a metric of the scores.")
@@ -77,7 +78,6 @@ def search_hnas(
     ] = None,
 ) -> None:
     """Select an architecture by a training-free bound, tuned by a few evaluations (HNAS)."""
-    from nasjax.evaluation import load_nasbench201_table
     from nasjax.runs import HnasSettings, load_scored_pool, run_hnas, table_evaluation
 
     settings = HnasSettings(
@@ -90,17 +90,11 @@ def search_hnas(
         seed=seed,
     )
     pool = load_scored_pool(scores, space=space)
-    table = table or default_table()
-    if table is None or pool.space.name != "nasbench201":
-        raise InputError(
-            "--table: NAS-Bench-201 accuracies must be given, with scores of nasbench201, got "
-            f"{table} and {pool.space.name}."
-        )
-    loaded = load_nasbench201_table(table)
+    loaded = _load_table(table, pool)
     evaluate = table_evaluation(pool, loaded, accuracy, evaluation_seconds)
     name = "weighted" if settings.weighted else metric.replace(":", "-")
     out = out or Path("runs") / f"hnas-{scores.stem}-{name}-seed{seed}"
-    with _progress(steps) as on_step:
+    with _progress("evaluating") as on_step:
         result = run_hnas(
             settings,
             pool,
@@ -113,10 +107,68 @@ def search_hnas(
     _print(result, out)
 
 
+def compare(
+    scores: ScoresOption,
+    searches: Annotated[
+        str,
+        typer.Option(
+            help="Joined by commas: hnas, hnas:METRIC, weighted:METRIC+METRIC..., ranking:METRIC, "
+            "random, evolution, reinforce."
+        ),
+    ] = "hnas,random,evolution,reinforce",
+    num_seeds: Annotated[int, typer.Option(help="Searches of each kind.")] = 10,
+    steps: Annotated[int, typer.Option(help="Architectures that each evaluates.")] = 20,
+    table: TableOption = None,
+    accuracy: AccuracyOption = "cifar10_validation_12",
+    evaluation_seconds: SecondsOption = 150.0,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [runs/compare-SCORES-seedSEED]")
+    ] = None,
+) -> None:
+    """Compare searches over scored NAS-Bench-201 cells, by one count of evaluations."""
+    from nasjax.runs import CompareSettings, load_scored_pool, run_comparison
+
+    settings = CompareSettings(
+        searches=tuple(searches.split(",")),
+        num_seeds=num_seeds,
+        steps=steps,
+        accuracy=accuracy,
+        evaluation_seconds=evaluation_seconds,
+        seed=seed,
+    )
+    pool = load_scored_pool(scores)
+    loaded = _load_table(table, pool)
+    out = out or Path("runs") / f"compare-{scores.stem}-seed{seed}"
+    with _progress("searching") as on_step:
+        found = run_comparison(settings, pool, loaded, out, on_step=on_step)
+    console.print("mean (standard deviation), %, and seconds of evaluations and scores")
+    rows = Table("search", "valid.", "C10 test", "C100", "IN16", "eval.", "scores", box=None)
+    for name, result in found.items():
+        spreads = (result[column] for column in ("validation", *_TESTED))
+        numbers = (f"{100 * s['mean']:.2f} ({100 * s['std']:.2f})" for s in spreads)
+        seconds = (f"{result[column]:.0f}" for column in ("seconds", "metric_seconds"))
+        rows.add_row(name, *numbers, *seconds)
+    console.print(rows)
+    print(f"written to {out}: comparison.json, history.jsonl, comparison.svg, comparison.png")
+
+
+def _load_table(table: Path | None, pool):
+    from nasjax.evaluation import load_nasbench201_table
+
+    table = table or default_table()
+    if table is None or pool.space.name != "nasbench201":
+        raise InputError(
+            "--table: NAS-Bench-201 accuracies must be given, with scores of nasbench201, got "
+            f"{table or 'none'} and {pool.space.name}."
+        )
+    return load_nasbench201_table(table)
+
+
 @contextmanager
-def _progress(num_steps: int) -> Iterator[Callable]:
+def _progress(title: str) -> Iterator[Callable]:
     progress = Progress(
-        TextColumn("evaluating"),
+        TextColumn(title),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -125,7 +177,7 @@ def _progress(num_steps: int) -> Iterator[Callable]:
     )
     tasks = {}
 
-    def on_step(phase, step, total, record):
+    def on_step(phase, step, num_steps, record):
         progress.start()
         best = record.get("best_value")
         numbers = "" if best is None else f"best {100 * best:.2f} %"

@@ -4,7 +4,7 @@ from nasjax.evaluation.correlation import KINDS, Correlation, correlation
 from nasjax.evaluation.curves import draw_curves
 from nasjax.evaluation.nats_tables import load_nats_bench
 from nasjax.evaluation.plots import draw_cells
-from nasjax.evaluation.search_plot import draw_search
+from nasjax.evaluation.search_plot import draw_comparison, draw_search
 from nasjax.evaluation.tables import Nasbench201Entry, Nasbench201Table, load_nasbench201_table
 from nasjax.evaluation.validation_plot import draw_validation
 
@@ -15,6 +15,7 @@ __all__ = [
     "Nasbench201Table",
     "correlation",
     "draw_cells",
+    "draw_comparison",
     "draw_curves",
     "draw_search",
     "draw_validation",

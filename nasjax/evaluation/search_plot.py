@@ -8,7 +8,20 @@ import numpy as np
 from jaxtyping import Float
 
 from nasjax.errors import InputError
-from nasjax.evaluation.figures import BLUE, GREY, VERMILION, figure_style, write_figure
+from nasjax.evaluation.figures import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    figure_style,
+    write_figure,
+)
+
+_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
+_LINES = ("-", "--", ":")
 
 
 def draw_search(
@@ -23,7 +36,8 @@ def draw_search(
 
     Args:
       history: records with ``value`` and ``best_value`` (fractions; None where it failed),
-        ``total_seconds`` and, for the surface, ``constants``: places of mu and nu in their ranges.
+        ``total_seconds`` and, for the surface, ``constants``: places of mu and nu in their ranges,
+        None for an architecture that no constants had selected.
       path: where to; each format adds its ending.
       title: above the picture.
       surface: ``[nu, mu]`` over the unit square, the value of what these constants select; NaN
@@ -78,8 +92,62 @@ def _draw_surface(figure, axis, fine, surface) -> None:
         100 * surface, origin="lower", extent=(0, 1, 0, 1), cmap="viridis", aspect="auto"
     )
     figure.colorbar(image, ax=axis, label="validation accuracy (%)")
+    fine = [record for record in fine if record["constants"] is not None]
     points = np.array([record["constants"] for record in fine])
     axis.scatter(points[:, 0], points[:, 1], s=14, color="white", edgecolor="black", linewidth=0.6)
     best = max(fine, key=lambda record: record["value"])["constants"]
     axis.scatter(*best, s=60, marker="*", color=VERMILION, edgecolor="black", linewidth=0.6)
     axis.set(xlabel="place of mu in its range (log)", ylabel="place of nu in its range")
+
+
+def draw_comparison(
+    curves: Mapping[str, Mapping[str, Float[np.ndarray, " evaluations"]]],
+    path: str | Path,
+    *,
+    title: str | None = None,
+    optimum: float | None = None,
+    formats: Sequence[str] = ("svg", "png"),
+) -> tuple[Path, ...]:
+    """Draws what several searches found, by their cost.
+
+    Args:
+      curves: by the name of a search: ``seconds``, ``mean`` and standard ``error`` of the accuracy
+        (fractions) of the best so far, ``[evaluations]`` each.
+      path: where to; each format adds its ending.
+      title: above the picture.
+      optimum: the best accuracy that could be found.
+      formats: some of ``figures.FORMATS``.
+
+    Returns:
+      The files.
+
+    Raises:
+      InputError: if there is nothing to draw, or the place cannot be written.
+    """
+    if not any(len(curve["seconds"]) for curve in curves.values()):
+        raise InputError("draw_comparison: `curves` must hold an evaluation, got none.")
+    with figure_style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+        axis = figure.subplots()
+        for number, (name, curve) in enumerate(curves.items()):
+            style = {
+                "color": _COLOURS[number % len(_COLOURS)],
+                "linestyle": _LINES[number // len(_COLOURS) % len(_LINES)],
+            }
+            mean, error = 100 * curve["mean"], 100 * curve["error"]
+            axis.plot(curve["seconds"], mean, linewidth=1.4, label=name, **style)
+            axis.fill_between(
+                *(curve["seconds"], mean - error, mean + error),
+                **{"color": style["color"], "alpha": 0.15, "linewidth": 0},
+            )
+        if optimum is not None:
+            axis.axhline(100 * optimum, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
+        axis.set(xlabel="cost (s): scores and evaluations", ylabel="CIFAR-10 test accuracy (%)")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(color=GREY, alpha=0.2, linewidth=0.6)
+        axis.legend(frameon=False, fontsize=7)
+        if title:
+            axis.set_title(title, fontsize=9)
+        return write_figure("draw_comparison", figure, Path(path), formats)

@@ -1,5 +1,6 @@
 """Whole runs: from settings to a folder of results, with progress and resumption."""
 
+from nasjax.runs.compare import SEARCHES, CompareSettings, run_comparison
 from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
 from nasjax.runs.hnas import HnasSettings, PoolSearchResult, run_hnas, table_evaluation
 from nasjax.runs.nasi import DEFAULTS, NasiResult, NasiSettings, run_nasi, versions
@@ -24,6 +25,8 @@ __all__ = [
     "SCORE_DEFAULTS",
     "HnasSettings",
     "NasiResult",
+    "SEARCHES",
+    "CompareSettings",
     "NasiSettings",
     "PoolSearchResult",
     "Process",
@@ -48,6 +51,7 @@ __all__ = [
     "request_file",
     "request_sample",
     "request_strings",
+    "run_comparison",
     "run_hnas",
     "run_nasi",
     "run_score",

@@ -238,11 +238,12 @@ def _guarded(evaluate: EvaluateFn) -> EvaluateFn:
 
 
 def _line(pool: ScoredPool, number: int, state, info) -> dict[str, Any]:
+    last = state.probes[-1]
     return {
         "step": number + 1,
         "place": info.place,
         "architecture": pool.space.to_string(pool.genotypes[info.place]),
-        "constants": state.probes[-1].point,
+        "constants": last.point if last.place == info.place else None,
         "value": info.evaluation.value,
         "seconds": info.evaluation.seconds,
         "failure": info.evaluation.failure,

@@ -97,14 +97,14 @@ def hnas(
             check_left("hnas", len(known), int(is_usable.sum()))
             scores = np.where(is_usable, scores, np.inf)
             place = int(np.argmin(scores))
+            tried = (*tried, Probe(point, place))
             if place not in known:
                 break
-            tried = (*tried, Probe(point, place))
         else:
             scores[list(known)] = np.inf
             place = int(np.argmin(scores))
         evaluated = (*state.evaluated, Evaluated(place, evaluate(place)))
-        return HnasState((*tried, Probe(point, place)), evaluated), step_info(evaluated)
+        return HnasState(tried, evaluated), step_info(evaluated)
 
     return SearchAlgorithm(init, step)
 
@@ -132,7 +132,7 @@ def _suggested(tried, evaluated, num_constants: int, exploration: float, seed: i
         verbose=0,
         allow_duplicate_points=True,
     )
-    for probe in tried:
+    for probe in {probe.point: probe for probe in tried}.values():
         value = values[probe.place]
         told = (min(fine) if fine else 0.0) if math.isnan(value) else value
         optimizer.register(dict(zip(names, probe.point, strict=True)), told)

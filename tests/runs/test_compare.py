@@ -1,0 +1,108 @@
+"""Searches side by side over made-up scores and accuracies."""
+
+import csv
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from nasjax.errors import InputError
+from nasjax.evaluation import load_nasbench201_table
+from nasjax.runs import CompareSettings, load_scored_pool, run_comparison
+
+OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+CELLS = [
+    f"|{a}~0|+|{b}~0|nor_conv_1x1~1|+|{c}~0|skip_connect~1|nor_conv_3x3~2|"
+    for a, b, c in itertools.product(OPERATIONS, repeat=3)
+]
+COLUMNS = ("c10_test200_mean", "c100_test200_mean", "in16_test200_mean", "c10_val12")
+SETTINGS = CompareSettings(
+    searches=("random", "ranking:m", "evolution", "reinforce"), num_seeds=3, steps=6
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Validation accuracy is the metric, test accuracies lie at and below it."""
+    accuracy = np.linspace(40, 90, len(CELLS))
+    with (tmp_path / "made.csv").open("w", newline="") as file:
+        rows = zip(CELLS, accuracy, 1 / accuracy, strict=True)
+        csv.writer(file).writerows([("architecture", "m", "condition_number"), *rows])
+    with (tmp_path / "table.csv").open("w", newline="") as file:
+        rows = [(c, a, a - 10, a - 20, a, 1.0) for c, a in zip(CELLS, accuracy, strict=True)]
+        csv.writer(file).writerows([("arch", *COLUMNS, "c10_params_M"), *rows])
+    return load_scored_pool(tmp_path / "made.csv"), load_nasbench201_table(tmp_path / "table.csv")
+
+
+def test_searches_are_told_by_what_they_select(files, tmp_path):
+    found = run_comparison(SETTINGS, *files, tmp_path / "run")
+    best = files[0].score_of("m").max() / 100
+    ranking = found["ranking:m"]
+    assert ranking["validation"] == pytest.approx(
+        {"mean": best, "std": 0, "low": best, "high": best}
+    )
+    assert ranking["imagenet16_test"]["mean"] == pytest.approx(best - 0.2)
+    assert ranking["seconds"] == 6 * 150.0
+    lines = [json.loads(x) for x in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    assert {(line["search"], line["seed"]) for line in lines} == set(
+        itertools.product(SETTINGS.searches, range(3))
+    )
+    last = [line["best_values"][-1] for line in lines if line["search"] == "random"]
+    assert found["random"]["validation"]["mean"] == pytest.approx(np.mean(last))
+    assert found["random"]["validation"]["std"] == pytest.approx(np.std(last, ddof=1))
+    assert found["random"]["validation"]["mean"] < best
+    for line in lines:
+        assert line["best_values"] == sorted(line["best_values"]) and len(line["seconds"]) == 6
+    assert (tmp_path / "run" / "comparison.svg").stat().st_size > 1000
+    written = json.loads((tmp_path / "run" / "comparison.json").read_text())
+    assert written["optimum_of_pool"]["cifar10_test"] == pytest.approx(best)
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def test_an_interrupted_comparison_ends_the_same(files, tmp_path):
+    def on_step(phase, step, num_steps, record):
+        if step == 7 and record:
+            raise _StoppedError
+
+    whole = run_comparison(SETTINGS, *files, tmp_path / "whole")
+    with pytest.raises(_StoppedError):
+        run_comparison(SETTINGS, *files, tmp_path / "stopped", on_step=on_step)
+    assert run_comparison(SETTINGS, *files, tmp_path / "stopped") == whole
+    for name in ("history.jsonl", "comparison.json", "comparison.svg"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (
+            tmp_path / "whole" / name
+        ).read_bytes()
+
+
+def test_a_metric_that_is_better_when_lower_is_turned_round(files, tmp_path):
+    settings = CompareSettings(searches=("ranking:condition_number",), num_seeds=1, steps=1)
+    found = run_comparison(settings, *files, tmp_path / "run")
+    assert found["ranking:condition_number"]["validation"]["mean"] == pytest.approx(
+        files[0].score_of("m").max() / 100
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"searches": ("randon",)}, "unknown search 'randon'. Did you mean 'random'"),
+        ({"searches": ("ranking",)}, "ranking must name a metric, got 'ranking'. Write ranking:"),
+        ({"searches": ("random", "random")}, "must be distinct, got 'random,random'"),
+        ({"searches": ()}, "must be distinct"),
+        ({"num_seeds": 0}, "--num-seeds: must be at least 1, got 0"),
+        ({"seed": -1}, "--seed"),
+    ],
+)
+def test_bad_settings(change, message):
+    with pytest.raises(InputError, match=message):
+        CompareSettings(**{"searches": ("random",), **change})
+
+
+def test_more_steps_than_architectures(files, tmp_path):
+    settings = CompareSettings(searches=("random",), num_seeds=1, steps=200)
+    with pytest.raises(InputError, match="random_search: .*Ask for fewer steps"):
+        run_comparison(settings, *files, tmp_path / "run")
