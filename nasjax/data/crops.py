@@ -103,8 +103,7 @@ def centre_crop(image: Image.Image, *, size: int) -> UInt8[np.ndarray, "size siz
     """The middle of an image whose shorter side was resized to ``256 / 224`` of the size."""
     short = round(size * _MARGIN)
     width, height = image.size
-    scale = short / min(width, height)
-    longer = int(scale * max(width, height))
+    longer = short * max(width, height) // min(width, height)
     width, height = (short, longer) if width <= height else (longer, short)
     image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)

@@ -1,6 +1,7 @@
 """Checkpoints by orbax: whole or not there, the last few kept, damaged ones passed over."""
 
 import hashlib
+import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -102,7 +103,7 @@ class Checkpoints:
             raise self._unwritten(
                 step, f"it needs {needed / 2**20:.1f} MiB, and {free / 2**20:.1f} MiB are free"
             )
-        record = {"sha256": _sha256(leaves), "info": dict(info)}
+        record = {"sha256": _sha256(leaves, info), "info": dict(info)}
         try:
             self._manager.save(
                 step,
@@ -132,19 +133,21 @@ class Checkpoints:
           InputError: if there are checkpoints but none of them can be read, or they are of another
             network.
         """
-        damaged = []
+        damaged, other_network = [], None
         for step in reversed(self.steps()):
             try:
                 found = self._read(step, template)
-            except InputError:
-                raise
             except Exception as error:  # orbax, tensorstore and json each raise their own
                 _LOGGER.warning(
                     "the checkpoint of step %d is damaged (%s)", step, _first_line(error)
                 )
                 damaged.append(step)
+                # A damaged name looks like another network; a whole one before it tells.
+                other_network = error if isinstance(error, InputError) else other_network
                 continue
             return found._replace(damaged=tuple(damaged))
+        if other_network is not None:
+            raise other_network
         if damaged:
             raise InputError(
                 f"--out {self._folder.parent}: all checkpoints are damaged, of steps "
@@ -173,8 +176,8 @@ class Checkpoints:
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
         ).state
         leaves = {name: np.asarray(state[name]) for name in wanted}
-        if _sha256(leaves) != record["sha256"]:
-            raise ValueError("its numbers are not those that were written")
+        if _sha256(leaves, record["info"]) != record["sha256"]:
+            raise ValueError("it is not what was written")
         tree = jax.tree.unflatten(jax.tree.structure(template), list(leaves.values()))
         return Restored(tree, record["info"], ())
 
@@ -189,8 +192,8 @@ def _named_leaves(tree: PyTree) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in paths}
 
 
-def _sha256(leaves: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
+def _sha256(leaves: Mapping[str, np.ndarray], info: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(info, sort_keys=True).encode())
     for name, leaf in leaves.items():
         digest.update(f"{name}{leaf.dtype.str}{leaf.shape}".encode())
         digest.update(np.ascontiguousarray(leaf))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from nasjax.errors import InputError
 from nasjax.training.batches import Batch, Source, evaluation_batches, train_batches
@@ -45,7 +46,7 @@ class Measured(NamedTuple):
 
 
 class DivergedError(InputError):
-    """The loss is not finite any more."""
+    """Losses or parameters are not finite any more."""
 
 
 def measured(totals: Totals) -> Measured:
@@ -85,7 +86,7 @@ def train(
       The last state, on the host.
 
     Raises:
-      DivergedError: if the loss is not finite; no such state was saved.
+      DivergedError: if a loss or the state is not finite; no such state was saved.
       InputError: if the batch does not divide by the devices.
     """
     recipe, in_epoch = task.recipe, task.steps_per_epoch
@@ -122,22 +123,34 @@ def train(
             record["input_share"] = waited_s / (now - reported_at[1])
         hooks.report(record)
         if not math.isfinite(record["loss"]):
-            raise DivergedError(
-                f"train: the loss must stay finite, got {record['loss']} at step {step} of "
-                f"{num_steps}. The last good checkpoint is kept. Lower the learning rate, or clip "
-                "gradients."
-            )
+            raise _diverged("loss", record["loss"], step, num_steps)
         before = totals
         if is_end:
             before = zero_totals()
             tested = _test(task, devices, test_fn, on_devices, test_examples, rows)
             hooks.report(_epoch_record(task, step, totals, tested))
+            if not math.isfinite(tested.loss):
+                raise _diverged("loss on the examples to test with", tested.loss, step, num_steps)
         if step == num_steps or time.monotonic() - saved_at >= save_every_s:
             state = devices.first(on_devices)
+            if not _is_finite(state):
+                raise _diverged("state", "a number that is not", step, num_steps)
             hooks.save(step, state)
             saved_at = time.monotonic()
         reported_at, waited_s = (step, time.monotonic()), 0.0
     return state
+
+
+def _diverged(what: str, got: object, step: int, num_steps: int) -> DivergedError:
+    return DivergedError(
+        f"train: the {what} must stay finite, got {got} at step {step} of {num_steps}. The last "
+        "good checkpoint is kept. Lower the learning rate, or clip gradients."
+    )
+
+
+def _is_finite(state: TrainState) -> bool:
+    """Whether all numbers of a state on the host are: the loss tells of those before its step."""
+    return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(state))
 
 
 def evaluate(task: Task, devices: Parallel, state: TrainState, examples: Source) -> Measured:

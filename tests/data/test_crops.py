@@ -69,6 +69,17 @@ def test_tested_is_with_the_middle(is_tall):
     assert found.shape == (224, 224)
 
 
+@pytest.mark.parametrize("size", [(389, 389), (322, 644), (392, 588), (49, 49)])
+def test_the_longer_side_is_rounded_down_exactly(size):
+    """Sizes at which 256 by the shorter side, in floating point, is a little too small."""
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    image = Image.fromarray(pixels)
+    whole = image.resize((256, 256 * size[1] // size[0]), Image.Resampling.BILINEAR)
+    top = round((whole.size[1] - 224) / 2)
+    expected = whole.crop((16, top, 240, top + 224))
+    np.testing.assert_array_equal(crops.centre_crop(image, size=224), expected)
+
+
 def test_files_are_decoded_and_converted():
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     file = io.BytesIO()

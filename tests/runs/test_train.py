@@ -130,6 +130,18 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path):
         run_training(settings, tmp_path)
 
 
+@pytest.mark.parametrize("batch_size", [1436, 700])
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path, batch_size):
+    """The loss of a step tells of the state before it."""
+    settings = TrainSettings(
+        **SMALL | {"learning_rate": 1e30, "epochs": 1, "batch_size": batch_size}
+    )
+    with pytest.raises(InputError, match="must stay finite, got .* at step [12] of [12]"):
+        run_training(settings, tmp_path, save_every_s=0.0)
+    with pytest.raises(InputError, match="must hold a checkpoint, got none yet"):
+        evaluate_run(tmp_path)
+
+
 def test_tensorboard_has_the_lines_of_the_history(tmp_path):
     settings = TrainSettings(**SMALL)
     with pytest.raises(_StoppedError):

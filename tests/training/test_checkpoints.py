@@ -44,8 +44,16 @@ def _largest_file(folder):
     return max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
 
 
+def _replace(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # tensorstore's
-@pytest.mark.parametrize("damage", ["truncated", "changed", "removed", "no record"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "changed", "removed", "no record", "record", "name"]
+)
 def test_a_damaged_one_is_passed_over(tmp_path, damage, caplog):
     folder = tmp_path / "run"
     _filled(folder)
@@ -57,6 +65,10 @@ def test_a_damaged_one_is_passed_over(tmp_path, damage, caplog):
         file.write_bytes(bytes(byte ^ 0xFF for byte in content))
     elif damage == "removed":
         file.unlink()
+    elif damage == "name":
+        _replace(folder / "30" / "state" / "_METADATA", "['a']", "['e']")
+    elif damage == "record":
+        _replace(folder / "30" / "record" / "metadata", '"num_lines": 3', '"num_lines": 7')
     else:
         (folder / "30" / "record" / "metadata").write_text("{")
     caplog.set_level(logging.WARNING, logger="nasjax.training.checkpoints")
@@ -74,7 +86,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, damage, caplog):
 def test_numbers_that_are_not_those_written_are_seen(tmp_path, monkeypatch):
     _filled(tmp_path / "run")
     with Checkpoints(tmp_path / "run") as checkpoints:
-        monkeypatch.setattr("nasjax.training.checkpoints._sha256", lambda leaves: "other")
+        monkeypatch.setattr("nasjax.training.checkpoints._sha256", lambda leaves, info: "other")
         with pytest.raises(InputError, match="all checkpoints are damaged, of steps 20, 30"):
             checkpoints.restore(STATE)
 

@@ -5,9 +5,9 @@ Cost: 200 epochs of 195 steps; an hour or two on a GPU of 2020.
 Expected: the benchmark's test accuracy on CIFAR-10, 94.37 % of the best cell (mean of three seeds).
 
 Dong and Yang (2020), table 1, set H-dagger: SGD with Nesterov momentum 0.9, rate from 0.1 to 0 by a
-cosine over all steps, weight decay 5e-4, batch 256, mirror images, crops out of 4 padded pixels;
-16 channels, 5 cells a stage. The benchmark keeps the last, smaller batch of an epoch; here it is
-left out.
+cosine (in their code, AutoDL-Projects, constant within an epoch), weight decay 5e-4, batch 256,
+mirror images, crops out of 4 padded pixels; 16 channels, 5 cells a stage. The benchmark keeps the
+last, smaller batch of an epoch; here it is left out.
 """
 
 from nasjax.training.augment import Augmentation
@@ -19,7 +19,6 @@ RECIPE = Recipe(
     epochs=200,
     batch_size=256,
     learning_rate=0.1,
-    schedule_unit="step",
     is_nesterov=True,
     weight_decay=5e-4,
     augmentation=Augmentation(pad=4, is_flipped=True),

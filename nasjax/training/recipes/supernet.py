@@ -6,8 +6,11 @@ Expected: parameters that rank architectures without training them; the accuracy
 of uniformly drawn architectures, another in every batch of the examples held out.
 
 Thesis 5.3.2: partial channels, K = 2; 70 % of the training images, the others choose the ensemble;
-SGD with cosine rate from 0.1 to 0, momentum 0.9, weight decay 3e-4, batch 128, 50 epochs. Eight
-cells and 16 channels are DARTS's (and PC-DARTS's) own; augmentation and clipping are DARTS's.
+SGD with cosine rate from 0.1 to 0, momentum 0.9, weight decay 3e-4, batch 128, 50 epochs; eight
+cells and 16 channels (5.3.1). Augmentation and clipping are DARTS's. Two choices: cells of the
+DARTS space are reduced as in NASI's search, by a pool before the cell, where PC-DARTS reduces on
+its input edges; and operations that a step does not draw decay and go on by their momentum, as in
+PyTorch until gradients were None by default.
 """
 
 from nasjax.training.augment import Augmentation
