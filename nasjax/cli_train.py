@@ -1,7 +1,9 @@
 """The commands ``nasjax train`` and ``nasjax evaluate``."""
 
 import json
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from nasjax.cli_architecture import recognise
-from nasjax.cli_common import SeedOption, console, stoppable
+from nasjax.cli_common import SeedOption, console
 from nasjax.errors import InputError
 
 DevicesOption = Annotated[
@@ -109,7 +111,7 @@ def train(
         seed=seed,
     )
     out = out or Path("runs") / settings.run_name()
-    with _progress() as on_report, stoppable(on_report) as on_report:
+    with _progress() as on_report, _stopping() as should_stop:
         result = run_training(
             settings,
             out,
@@ -117,6 +119,7 @@ def train(
             use_tensorboard=tensorboard,
             on_report=on_report,
             on_message=lambda text: console.print(f"nasjax: {text}", highlight=False),
+            should_stop=should_stop,
         )
     _print_result(result, out)
 
@@ -136,8 +139,10 @@ def evaluate(
     found = evaluate_run(run, data=data, num_devices=devices)
     if is_json:
         print(json.dumps(found._asdict()))
-    else:
-        print(f"test accuracy {100 * found.accuracy:.2f} %, loss {found.loss:.4f}")
+        return
+    print(f"test accuracy {100 * found.accuracy:.2f} %, loss {found.loss:.4f}")
+    resized = "" if found.resize == "none" else f", images resized ({found.resize})"
+    print(f"step {found.step} of {found.num_steps}, {found.num_examples} examples{resized}")
 
 
 def _make_devices(count: int | None) -> None:
@@ -146,6 +151,29 @@ def _make_devices(count: int | None) -> None:
         if count < 1:
             raise InputError(f"--devices: must be at least 1, got {count}.")
         jax.config.update("jax_num_cpu_devices", count)
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Yields whether Ctrl-C or SIGTERM asked to stop; a second one stops at once."""
+    asked = []
+
+    def ask(signum, frame):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(signum)
+        told = "nasjax: stopping at the next report (within 20 steps); once more stops at once"
+        print(told, file=sys.stderr, flush=True)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in ours:
+        signal.signal(number, ask)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
 
 
 @contextmanager

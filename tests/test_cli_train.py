@@ -37,6 +37,7 @@ def test_a_training_and_its_evaluation(tmp_path):
     assert json.loads(tested.stdout)["accuracy"] == record["test_accuracy"]
     text = _run("evaluate", str(folder)).stdout
     assert text.startswith(f"test accuracy {100 * record['test_accuracy']:.2f} %, loss ")
+    assert text.endswith(f"step {record['steps']} of {record['steps']}, 360 examples\n")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_training_and_its_evaluation(tmp_path):
         (["train", "6111", "--devices", "0"], "nasjax: --devices: must be at least 1, got 0"),
         (["train", "6111", "--batch-size", "7", "--devices", "2"], "must be a multiple of the 2"),
         (["train", "|x~0|"], "nasjax: "),
-        (["evaluate", "nowhere"], "nasjax: evaluate: nowhere must be the folder of a training"),
+        (["evaluate", "nowhere"], "nasjax: load_trained: nowhere must be the folder of a training"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(arguments, message, tmp_path):

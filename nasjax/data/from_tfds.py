@@ -75,7 +75,9 @@ def _find_builder(where: str, tfds: ModuleType, name: str):
         near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False))
         hint = f"Did you mean 'tfds:{near[0]}'?" if near else "`tfds.list_builders()` lists them."
         raise InputError(
-            f"{where}: the name must be in the TensorFlow Datasets catalogue, got {name!r}. {hint}"
+            f"{where}: the name must be in the TensorFlow Datasets catalogue, or of a set prepared "
+            f"in $TFDS_DATA_DIR ({os.environ.get('TFDS_DATA_DIR', 'not set')}), got {name!r}. "
+            f"{hint}"
         ) from error
     except (AssertionError, ImportError, OSError, ValueError) as error:
         # AssertionError: an unknown version.

@@ -116,6 +116,12 @@ def load_splits(
         records = (ArrayRecords(*raw) for raw in (train, held))
         opened = (Stream(where, kind, image_size=size, min_area=min_area) for kind in records)
         return _streamed(spec, where, *opened)
+    if image_size is None and train.images.shape[1:3] != held.images.shape[1:3]:
+        raise InputError(
+            f"{where}: images to train and to test with must have one size, got "
+            f"{train.images.shape[1:3]} and {held.images.shape[1:3]}. Give `image_size`, on the "
+            "command line --image-size."
+        )
     size = image_size or _side(where, train.images)
     (first, done), (second, _) = (_resized(raw, size) for raw in (train, held))
     mean, std = channel_moments(first.images, where=where)
@@ -202,7 +208,8 @@ def _side(where: str, images: np.ndarray) -> int:
     height, width = images.shape[1:3]
     if height != width:
         raise InputError(
-            f"{where}: images must be square, got {height} x {width}. Give `image_size`."
+            f"{where}: images must be [n, height, width, channels] and square, got {height} x "
+            f"{width}. Give `image_size`, on the command line --image-size, which stretches them."
         )
     return height
 

@@ -57,6 +57,7 @@ def run_training(
     use_tensorboard: bool = False,
     on_report: OnReportFn | None = None,
     on_message: Callable[[str], None] = print,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> TrainResult:
     """Trains or goes on training, and leaves its files in a folder.
 
@@ -75,18 +76,26 @@ def run_training(
         ``nasjax[tensorboard]``.
       on_report: shows progress.
       on_message: told, in a line, of what the user should know.
+      should_stop: asked after every report; if so, the state is saved and the run ends there.
 
     Returns:
       What came out.
 
     Raises:
       InputError: if the data, the batch or the folder cannot be used, or the loss diverged.
+      KeyboardInterrupt: if it is to stop.
     """
     make_writer = _tensorboard() if use_tensorboard else None
     devices = Parallel(num_devices)
-    devices.local_rows(settings.final_recipe().batch_size)
+    batch_size = settings.final_recipe().batch_size
+    devices.local_rows(batch_size)
+    if batch_size // devices.num_devices % settings.num_parts:
+        raise InputError(
+            f"--num-parts: must divide the {batch_size // devices.num_devices} images that each of "
+            f"{devices.num_devices} devices has of a batch, got {settings.num_parts}."
+        )
     prepared, on_report = prepare(settings), on_report or (lambda *_: None)
-    task, splits = prepared
+    task, splits, trained_on = prepared
     with _own_folder(Path(out)) as folder:
         if folder is not None:
             folder.check_settings(
@@ -94,13 +103,14 @@ def run_training(
                     **dataclasses.asdict(settings),
                     "recipe_content": plain_recipe(task.recipe),
                     "data_provenance": splits.provenance,
+                    "trained_on": trained_on._asdict(),
                     "versions": versions(),
                 }
             )
         with _checkpoints(Path(out), is_owner=bool(folder)) as checkpoints:
             state, info = _start(settings, task, checkpoints, on_message, is_owner=bool(folder))
             first, num_steps = int(state.step), task.recipe.epochs * task.steps_per_epoch
-            hooks = _Hooks(folder, checkpoints, info, num_steps, on_report)
+            hooks = _Hooks(folder, checkpoints, info, num_steps, on_report, should_stop)
             on_report(first, num_steps, {})
             if first < num_steps:
                 with contextlib.ExitStack() as stack:
@@ -150,6 +160,9 @@ def _start(
     restored = None if checkpoints is None else checkpoints.restore(state)
     if restored is None:
         return state, {"num_lines": 0, "seconds": 0.0}
+    step, num_steps = int(restored.state.step), task.recipe.epochs * task.steps_per_epoch
+    if not restored.damaged and step < num_steps:
+        on_message(f"going on from the checkpoint of step {step} of {num_steps}")
     for step in restored.damaged:
         on_message(
             f"the checkpoint of step {step} is damaged; going on from that of step "
@@ -163,8 +176,9 @@ def _start(
 class _Hooks:
     """Writes what the loop reports; knows how many lines a checkpoint goes with."""
 
-    def __init__(self, folder: RunFolder | None, checkpoints, info, num_steps, on_report):
-        self._folder, self._checkpoints, self._on_report = folder, checkpoints, on_report
+    def __init__(self, folder: RunFolder | None, checkpoints, info, num_steps, *told):
+        self._on_report, self.should_stop = told
+        self._folder, self._checkpoints = folder, checkpoints
         self._num_lines, self._num_steps = info["num_lines"], num_steps
         self._before_s, self._start_s = info["seconds"], time.monotonic()
         self.history: list[dict[str, Any]] = []
@@ -194,7 +208,7 @@ class _Hooks:
 
 
 def _finish(settings: TrainSettings, prepared: Prepared, folder, hooks: _Hooks) -> dict[str, Any]:
-    task, splits = prepared
+    task, splits, _ = prepared
     history = hooks.history if folder is None else folder.read_history()
     last = [record for record in history if record["kind"] == "epoch"][-1]
     record = {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from nasjax.networks import LayerConfig, static_network, whole_one_shot_network
 from nasjax.runs.folder import run_name
 from nasjax.runs.options import check_seed
 from nasjax.spaces import get_space
-from nasjax.training import Recipe, Task, get_recipe, steps_per_epoch
+from nasjax.training import Augmentation, Jitter, Recipe, Task, get_recipe, steps_per_epoch
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
 RUNNING_RATE = 0.1
@@ -64,8 +65,12 @@ class TrainSettings:
         """Checks every value; fills in the data and the architecture's own notation."""
         recipe = get_recipe(self.recipe)
         if self.space not in recipe.networks:
-            where = f"--space, with --recipe {self.recipe}"
-            raise unknown_name(where, "space", self.space, recipe.networks)
+            get_space(self.space)
+            raise InputError(
+                f"train: --recipe {self.recipe} has networks of {', '.join(recipe.networks)}, got "
+                f"an architecture of {self.space}. Choose another recipe, or write one whose "
+                f"`networks` has {self.space!r}."
+            )
         if recipe.is_path_drawn and self.architecture is not None:
             raise InputError(
                 f"train: --recipe {self.recipe} draws an architecture a step, so none must be "
@@ -111,16 +116,36 @@ class TrainSettings:
         return run_name(prefix, self, TrainSettings(**own), left_out=("architecture", "recipe"))
 
 
+class TrainedOn(NamedTuple):
+    """What a network is made for by its data.
+
+    Attributes:
+      image_shape: ``(height, width, channels)``.
+      num_classes: how many there are.
+      mean: of each channel, in the unit of the images.
+      std: standard deviation likewise.
+      num_examples: to train with.
+    """
+
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    num_examples: int
+
+
 class Prepared(NamedTuple):
     """What a training starts from.
 
     Attributes:
       task: the network and how it is trained.
       splits: the data.
+      trained_on: what the network has of them.
     """
 
     task: Task
     splits: Splits
+    trained_on: TrainedOn
 
 
 def prepare(settings: TrainSettings) -> Prepared:
@@ -130,17 +155,47 @@ def prepare(settings: TrainSettings) -> Prepared:
       InputError: if the data cannot be had, or hold less than a batch.
     """
     recipe = settings.final_recipe()
+    splits = load_examples(recipe, settings.data, settings.test_data, settings.seed)
+    mean, std = recipe.moments or (splits.mean, splits.std)
+    if len(mean) != splits.train.image_shape[-1]:
+        raise InputError(
+            f"train: --recipe {settings.recipe} has means of {len(mean)} channels, so images must "
+            f"have them, got {splits.train.image_shape[-1]}. Choose other data or another recipe."
+        )
+    trained_on = TrainedOn(
+        tuple(splits.train.image_shape),
+        splits.num_classes,
+        tuple(map(float, mean)),
+        tuple(map(float, std)),
+        splits.train.num_examples,
+    )
+    return Prepared(make_task(recipe, settings, trained_on), splits, trained_on)
+
+
+def load_examples(recipe: Recipe, data: str, test_data: str | None, seed: int) -> Splits:
+    """The data of a training, as its recipe takes them.
+
+    Raises:
+      InputError: if they cannot be had.
+    """
     splits = load_splits(
-        settings.data,
-        test=settings.test_data,
+        data,
+        test=test_data,
         image_size=recipe.image_size,
         min_area=recipe.augmentation.min_area,
-        seed=settings.seed,
+        seed=seed,
     )
-    if recipe.held_out:
-        splits = _held_out(splits, recipe.held_out, settings.seed)
+    return _held_out(splits, recipe.held_out, seed) if recipe.held_out else splits
+
+
+def make_task(recipe: Recipe, settings: TrainSettings, trained_on: TrainedOn) -> Task:
+    """The network's module and how it is trained.
+
+    Raises:
+      InputError: for a dead network, or fewer examples than a batch.
+    """
     space = get_space(settings.space)
-    kind = {**recipe.networks[settings.space], "num_classes": splits.num_classes}
+    kind = {**recipe.networks[settings.space], "num_classes": trained_on.num_classes}
     if recipe.is_path_drawn:
         # Batch statistics of one architecture tell nothing about another's: none are kept.
         config = LayerConfig(recipe.initialization)
@@ -154,19 +209,13 @@ def prepare(settings: TrainSettings) -> Prepared:
                 "network. Choose another."
             )
         network = static_network(settings.space, genotype, config=config, **kind)
-    mean, std = recipe.moments or (splits.mean, splits.std)
-    if len(mean) != splits.train.image_shape[-1]:
-        raise InputError(
-            f"train: --recipe {settings.recipe} has means of {len(mean)} channels, so images must "
-            f"have them, got {splits.train.image_shape[-1]}. Choose other data or another recipe."
-        )
-    task = Task(
+    return Task(
         network=network,
         recipe=recipe,
-        image_shape=splits.train.image_shape,
-        mean=tuple(map(float, mean)),
-        std=tuple(map(float, std)),
-        steps_per_epoch=steps_per_epoch(splits.train.num_examples, recipe.batch_size),
+        image_shape=trained_on.image_shape,
+        mean=trained_on.mean,
+        std=trained_on.std,
+        steps_per_epoch=steps_per_epoch(trained_on.num_examples, recipe.batch_size),
         seed=settings.seed,
         draw_weights=(
             (lambda key: space.one_hot(space.sample(key))) if recipe.is_path_drawn else None
@@ -174,7 +223,6 @@ def prepare(settings: TrainSettings) -> Prepared:
         compute_dtype=settings.compute_dtype,
         num_parts=settings.num_parts,
     )
-    return Prepared(task, splits)
 
 
 def plain_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -182,6 +230,19 @@ def plain_recipe(recipe: Recipe) -> dict[str, Any]:
     plain = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     plain["networks"] = {name: dict(kind) for name, kind in recipe.networks.items()}
     return plain | {"augmentation": dataclasses.asdict(recipe.augmentation)}
+
+
+def recipe_of_plain(plain: Mapping[str, Any]) -> Recipe:
+    """The recipe that ``plain_recipe`` wrote, whatever has become of its file.
+
+    Raises:
+      KeyError, TypeError: if it is no such recipe.
+    """
+    augmentation = dict(plain["augmentation"])
+    augmentation["jitter"] = Jitter(**augmentation["jitter"])
+    moments = plain["moments"] and tuple(tuple(values) for values in plain["moments"])
+    changed = {"augmentation": Augmentation(**augmentation), "moments": moments}
+    return Recipe(**{**plain, **changed})
 
 
 def _held_out(splits: Splits, fraction: float, seed: int) -> Splits:

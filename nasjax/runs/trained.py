@@ -3,15 +3,23 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Float, Shaped
 
 from nasjax.data import Splits, load_splits
+from nasjax.data.base import first_line
 from nasjax.errors import InputError
-from nasjax.runs.train_settings import TrainSettings, prepare
-from nasjax.training import Checkpoints, Measured, Parallel, Task, TrainState, evaluate, init_state
+from nasjax.runs.train_settings import (
+    TrainedOn,
+    TrainSettings,
+    load_examples,
+    make_task,
+    recipe_of_plain,
+)
+from nasjax.training import Checkpoints, Parallel, Task, TrainState, evaluate, init_state
 from nasjax.training.augment import standardised
 from nasjax.types import Weights
 
@@ -24,13 +32,35 @@ class Trained(NamedTuple):
 
     Attributes:
       task: the network and how it was trained.
-      splits: the data that it was trained with.
       state: of its last checkpoint, on the host.
+      settings: the content of the run's ``settings.json``.
     """
 
     task: Task
-    splits: Splits
     state: TrainState
+    settings: dict[str, Any]
+
+    @property
+    def num_classes(self) -> int:
+        """How many the network tells apart."""
+        return self.settings["trained_on"]["num_classes"]
+
+    def load_splits(self) -> Splits:
+        """The data that the network was trained and tested with.
+
+        Raises:
+          InputError: if they cannot be had any more, or are others than those of the training.
+        """
+        held = self.settings
+        splits = load_examples(self.task.recipe, held["data"], held["test_data"], held["seed"])
+        then = held["data_provenance"]
+        names = [name for name in then if then[name] != splits.provenance.get(name)]
+        if names:
+            raise InputError(
+                f"evaluate: the data must be those of the training, got {held['data']} with "
+                f"another {', '.join(names)}. Give them back, or name data by --data."
+            )
+        return splits
 
     def apply(
         self,
@@ -55,6 +85,26 @@ class Trained(NamedTuple):
         return self.task.network.apply(variables, *args, x)
 
 
+class Tested(NamedTuple):
+    """What a test of a trained network gave.
+
+    Attributes:
+      loss: cross-entropy in nats.
+      accuracy: a fraction.
+      step: of the checkpoint that was tested.
+      num_steps: of the whole training.
+      num_examples: that it was tested with.
+      resize: what was done to their images, in words.
+    """
+
+    loss: float
+    accuracy: float
+    step: int
+    num_steps: int
+    num_examples: int
+    resize: str
+
+
 def load_trained(out: str | Path) -> Trained:
     """The network of the last checkpoint of a run.
 
@@ -65,23 +115,23 @@ def load_trained(out: str | Path) -> Trained:
       The network.
 
     Raises:
-      InputError: if the folder holds no training or no checkpoint, or its data cannot be had.
+      InputError: if the folder holds no training or no checkpoint. Neither its data nor a recipe
+        file of one's own need be there.
     """
     path = Path(out)
-    settings = _read_settings(path)
-    task, splits = prepare(settings)
+    settings, task = _read_run(path)
     restored = None
     if (path / CHECKPOINTS).exists():
         with Checkpoints(path / CHECKPOINTS) as checkpoints:
-            restored = checkpoints.restore(init_state(task, jax.random.key(settings.seed)))
+            restored = checkpoints.restore(init_state(task, jax.random.key(settings["seed"])))
     if restored is None:
         raise InputError(f"load_trained: {path} must hold a checkpoint, got none yet.")
-    return Trained(task, splits, restored.state)
+    return Trained(task, restored.state, settings)
 
 
 def evaluate_run(
     out: str | Path, *, data: str | None = None, num_devices: int | None = None
-) -> Measured:
+) -> Tested:
     """Tests the last checkpoint of a run again, on its own or on other examples.
 
     Args:
@@ -91,33 +141,50 @@ def evaluate_run(
       num_devices: of this process; None takes all.
 
     Returns:
-      Loss and accuracy.
+      Loss and accuracy, and what they are of.
 
     Raises:
       InputError: if the folder holds no training, or the data do not fit the network.
     """
-    task, splits, state = load_trained(out)
-    examples = splits.test
-    if data is not None:
+    trained = load_trained(out)
+    task = trained.task
+    if data is None:
+        splits = trained.load_splits()
+    else:
         min_area = task.recipe.augmentation.min_area
-        other = load_splits(data, image_size=task.image_shape[0], min_area=min_area)
-        examples = other.test
-        if examples.image_shape != task.image_shape or other.num_classes > splits.num_classes:
+        splits = load_splits(data, image_size=task.image_shape[0], min_area=min_area)
+        shape = splits.test.image_shape
+        if shape != task.image_shape or splits.num_classes > trained.num_classes:
             raise InputError(
                 f"evaluate: --data must hold images of shape {task.image_shape} in at most "
-                f"{splits.num_classes} classes, got {examples.image_shape} and "
-                f"{other.num_classes}."
+                f"{trained.num_classes} classes, got {shape} and {splits.num_classes}."
             )
-    return evaluate(task, Parallel(num_devices), state, examples)
+    measured = evaluate(task, Parallel(num_devices), trained.state, splits.test)
+    return Tested(
+        *measured,
+        step=int(trained.state.step),
+        num_steps=task.recipe.epochs * task.steps_per_epoch,
+        num_examples=splits.test.num_examples,
+        resize=splits.provenance["resize"],
+    )
 
 
-def _read_settings(path: Path) -> TrainSettings:
+def _read_run(path: Path) -> tuple[dict[str, Any], Task]:
+    """The settings of a run and its task, without its data and whatever became of its recipe."""
     try:
         held = json.loads((path / "settings.json").read_text())
+        recipe = recipe_of_plain(held["recipe_content"])
+        trained_on = TrainedOn(
+            **{
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in held["trained_on"].items()
+            }
+        )
         names = [field.name for field in dataclasses.fields(TrainSettings)]
-        return TrainSettings(**{name: held[name] for name in names})
+        settings = SimpleNamespace(**{name: held[name] for name in names})
+        return held, make_task(recipe, settings, trained_on)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"evaluate: {path} must be the folder of a training, got {type(error).__name__}: "
-            f"{error}."
+            f"load_trained: {path} must be the folder of a training, got {type(error).__name__}: "
+            f"{first_line(error)}."
         ) from error

@@ -117,7 +117,7 @@ class Checkpoints:
     def _unwritten(self, step: int, reason: str) -> InputError:
         return InputError(
             f"--out {self._folder.parent}: the checkpoint of step {step} could not be written "
-            f"({reason}). Make room; the same command goes on from the last one."
+            f"({reason}). Make room; the same command goes on from the last one that is there."
         )
 
     def restore(self, template: PyTree) -> Restored | None:

@@ -28,6 +28,10 @@ class Hooks(Protocol):
         """Takes a record: of some steps (``"kind": "steps"``) or of an epoch (``"epoch"``)."""
         ...
 
+    def should_stop(self) -> bool:
+        """Whether the loop is to end here, between reports; its state is saved before."""
+        ...
+
     def save(self, step: int, state: TrainState) -> None:
         """Keeps a state, on the host; what was reported before belongs to it."""
         ...
@@ -88,6 +92,7 @@ def train(
     Raises:
       DivergedError: if a loss or the state is not finite; no such state was saved.
       InputError: if the batch does not divide by the devices.
+      KeyboardInterrupt: if the hooks ask to stop.
     """
     recipe, in_epoch = task.recipe, task.steps_per_epoch
     rows = devices.local_rows(recipe.batch_size)
@@ -131,20 +136,23 @@ def train(
             hooks.report(_epoch_record(task, step, totals, tested))
             if not math.isfinite(tested.loss):
                 raise _diverged("loss on the examples to test with", tested.loss, step, num_steps)
-        if step == num_steps or time.monotonic() - saved_at >= save_every_s:
+        is_stopped = hooks.should_stop() and step < num_steps
+        if step == num_steps or is_stopped or time.monotonic() - saved_at >= save_every_s:
             state = devices.first(on_devices)
             if not _is_finite(state):
                 raise _diverged("state", "a number that is not", step, num_steps)
             hooks.save(step, state)
             saved_at = time.monotonic()
+        if is_stopped:
+            raise KeyboardInterrupt
         reported_at, waited_s = (step, time.monotonic()), 0.0
     return state
 
 
 def _diverged(what: str, got: object, step: int, num_steps: int) -> DivergedError:
     return DivergedError(
-        f"train: the {what} must stay finite, got {got} at step {step} of {num_steps}. The last "
-        "good checkpoint is kept. Lower the learning rate, or clip gradients."
+        f"train: the {what} must stay finite, got {got} at step {step} of {num_steps}. "
+        "Checkpoints before it are kept. Lower the learning rate, or clip gradients."
     )
 
 

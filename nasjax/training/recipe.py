@@ -107,7 +107,8 @@ class Recipe:
         if not 0 <= self.warmup_epochs < max(self.epochs, 1):
             raise InputError(
                 f"Recipe: `warmup_epochs` must be fewer than the {self.epochs} epochs, got "
-                f"{self.warmup_epochs}."
+                f"{self.warmup_epochs}. Train for more epochs (--epochs), or change it in a recipe "
+                "of your own."
             )
         frozen = {space: MappingProxyType(dict(kind)) for space, kind in self.networks.items()}
         object.__setattr__(self, "networks", MappingProxyType(frozen))

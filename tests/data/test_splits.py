@@ -109,7 +109,16 @@ def test_fashion_mnist_has_both_parts(tmp_path, monkeypatch):
         ),
         (
             {"x": _images(4)[:, :3], "y": np.arange(4), "x_test": _images(2), "y_test": [0, 1]},
-            "images must be square, got 3 x 6",
+            r"to test with must have one size, got \(3, 6\) and \(6, 6\)",
+        ),
+        (
+            {
+                "x": _images(4)[:, :3],
+                "y": np.arange(4),
+                "x_test": _images(2)[:, :3],
+                "y_test": [0, 1],
+            },
+            "and square, got 3 x 6",
         ),
     ],
 )

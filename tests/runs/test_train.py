@@ -111,8 +111,9 @@ def test_a_checkpoint_is_tested_again(whole):
 def test_a_trained_network_is_a_function_of_images(whole):
     out, result = whole
     trained = load_trained(out)
-    logits = jax.jit(trained.apply)(trained.splits.test.images)
-    accuracy = np.mean(np.argmax(logits, -1) == trained.splits.test.labels)
+    images, labels = trained.load_splits().test
+    logits = jax.jit(trained.apply)(images)
+    accuracy = np.mean(np.argmax(logits, -1) == labels)
     assert accuracy == pytest.approx(result.record["test_accuracy"], abs=1e-6)
 
 
@@ -128,6 +129,57 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path):
         run_training(settings, tmp_path, save_every_s=0.0)
     with pytest.raises(InputError, match="must hold a checkpoint, got none|the loss must stay"):
         run_training(settings, tmp_path)
+
+
+def test_a_network_outlives_its_recipe_file_and_its_data(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.integers(0, 256, (40, 8, 8, 1), np.uint8), "y": np.arange(40) % 4}
+    arrays |= {"x_test": arrays["x"][:8], "y_test": arrays["y"][:8]}
+    data, recipe = tmp_path / "data.npz", tmp_path / "mine.py"
+    np.savez(data, **arrays)
+    recipe.write_text(
+        "import dataclasses\nfrom nasjax.training import Augmentation, Jitter, get_recipe\n"
+        "RECIPE = dataclasses.replace(get_recipe('quick'), label_smoothing=0.1)\n"
+    )
+    settings = {**SMALL, "recipe": str(recipe), "data": f"npz:{data}", "batch_size": 20}
+    result = run_training(TrainSettings(**settings | {"epochs": 1}), tmp_path / "run")
+    recipe.unlink()
+    found = evaluate_run(tmp_path / "run")
+    assert found.accuracy == result.record["test_accuracy"]
+    assert (found.step, found.num_steps, found.num_examples, found.resize) == (2, 2, 8, "none")
+    moved = data.rename(tmp_path / "other.npz")
+    logits = load_trained(tmp_path / "run").apply(arrays["x"][:3])
+    assert logits.shape == (3, 4)
+    assert evaluate_run(tmp_path / "run", data=f"npz:{moved}").loss == found.loss
+    np.savez(data, **arrays | {"x_test": arrays["x"][1:9]})
+    with pytest.raises(InputError, match="with another sha256_test. Give them back"):
+        evaluate_run(tmp_path / "run")
+
+
+def test_recipe_files_that_do_not_run_are_told(tmp_path):
+    recipe = tmp_path / "mine.py"
+    for text, message in (
+        ("RECIPE = (", "must run, got SyntaxError"),
+        ("import nothing_here", "must run, got ModuleNotFoundError: No module named"),
+        ("RECIPE = 3", "must set RECIPE to a nasjax.training.Recipe, got int"),
+    ):
+        recipe.write_text(text)
+        with pytest.raises(InputError, match=message):
+            TrainSettings(**SMALL | {"recipe": str(recipe)})
+
+
+def test_parts_must_divide_what_a_device_has(tmp_path):
+    with pytest.raises(InputError, match="--num-parts: must divide the 120 images .* got 7"):
+        run_training(TrainSettings(**SMALL, num_parts=7), tmp_path)
+
+
+def test_a_run_that_is_asked_to_stop_saves_its_state(whole, tmp_path):
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        run_training(TrainSettings(**SMALL), tmp_path, should_stop=lambda: True)
+    again = run_training(TrainSettings(**SMALL), tmp_path, on_message=told.append)
+    assert told == ["going on from the checkpoint of step 5 of 10"] and again.num_run == 5
+    assert _lines(tmp_path) == _lines(whole[0])
 
 
 @pytest.mark.parametrize("batch_size", [1436, 700])
@@ -184,7 +236,7 @@ def test_other_settings_are_refused(whole):
     ("change", "message"),
     [
         ({"recipe": "quik"}, "Did you mean 'quick'"),
-        ({"space": "mlp"}, "unknown space 'mlp'"),
+        ({"space": "mlp"}, "has networks of nasbench201, .* got an architecture of mlp"),
         ({"architecture": None}, "trains one architecture, got none"),
         ({"recipe": "supernet"}, "draws an architecture a step, so none must be given"),
         ({"channels": 0}, "--channels: must be at least 1, got 0"),

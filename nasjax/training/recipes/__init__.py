@@ -45,7 +45,15 @@ def get_recipe(name: str) -> Recipe:
         raise InputError(f"{unknown} A recipe of your own is a Python file that sets RECIPE.")
     if not Path(name).is_file():
         raise InputError(f"--recipe: must be a file, got {name!r}, which there is not.")
-    recipe = runpy.run_path(name).get("RECIPE")
+    try:
+        recipe = runpy.run_path(name).get("RECIPE")
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's file raises
+        told = str(error).strip().splitlines()
+        raise InputError(
+            f"--recipe: {name!r} must run, got {type(error).__name__}: {told[0] if told else ''}."
+        ) from error
     if not isinstance(recipe, Recipe):
         raise InputError(
             f"--recipe: {name!r} must set RECIPE to a nasjax.training.Recipe, got "
