@@ -43,6 +43,8 @@ def test_readme_names_options_that_exist():
     commands = get_command(app).commands
     for name, command, num_lines in (
         ("search nasi", commands["search"].commands["nasi"], 6),
+        ("search hnas", commands["search"].commands["hnas"], 3),
+        ("compare", commands["compare"], 1),
         ("score", commands["score"], 6),
         ("train", commands["train"], 5),
     ):

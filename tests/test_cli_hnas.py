@@ -1,0 +1,59 @@
+"""``nasjax search hnas`` and ``nasjax compare`` as their user runs them."""
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from nasjax.cli import app
+from nasjax.errors import InputError
+from nasjax.spaces.nasbench201 import genotype_from_index, to_string
+
+CELLS = [to_string(genotype_from_index(index)) for index in range(40)]
+COLUMNS = ("arch", "c10_test200_mean", "c100_test200_mean", "in16_test200_mean", "c10_val12")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The better a cell, the later its place; the metric tells it exactly."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NASJAX_DATA", raising=False)
+    with open("made.csv", "w", newline="") as file:
+        rows = [(cell, 1 + place, 2.0) for place, cell in enumerate(CELLS)]
+        csv.writer(file).writerows([("architecture", "m", "k"), *rows])
+    with open("table.csv", "w", newline="") as file:
+        rows = [(cell, *[50 + place] * 4, 1.0) for place, cell in enumerate(CELLS)]
+        csv.writer(file).writerows([(*COLUMNS, "c10_params_M"), *rows])
+    return tmp_path
+
+
+def _run(*arguments):
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_a_search_prints_what_it_found(files):
+    options = ("--scores", "made.csv", "--table", "table.csv", "--metric", "m", "--kappa", "k")
+    out = _run("search", "hnas", *options, "--steps", "4")
+    record = json.loads((files / "runs/hnas-made-m-seed0/architecture.json").read_text())
+    assert record["architecture"] in out.splitlines()
+    assert f"{100 * record['value']:.2f} %" in out and "600 s" in out
+    assert "ImageNet16-120 test accuracy" in out and "cost of scores" not in out
+    again = _run("search", "hnas", *options, "--steps", "4")
+    assert "finished before, nothing was run again" in again
+
+
+def test_a_comparison_prints_a_table(files):
+    options = ("--scores", "made.csv", "--table", "table.csv", "--steps", "3", "--num-seeds", "2")
+    out = _run("compare", *options, "--searches", "ranking:m,random")
+    (line,) = (line for line in out.splitlines() if line.strip().startswith("ranking:m"))
+    assert "89.00" in line and "450" in line
+    assert (files / "runs/compare-made-seed0/comparison.png").exists()
+
+
+def test_a_table_must_be_given(files):
+    for command in (("search", "hnas"), ("compare",)):
+        with pytest.raises(InputError, match="accuracies must be given, .*got none and nasbench"):
+            CliRunner().invoke(app, [*command, "--scores", "made.csv"], catch_exceptions=False)
