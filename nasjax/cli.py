@@ -1,14 +1,11 @@
 """The command line: ``nasjax search``, ``score``, ``train``, ``compare`` and the others."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import nasjax
@@ -21,7 +18,8 @@ from nasjax.cli_common import (
     SeedOption,
     console,
     default_table,
-    stoppable,
+    print_files,
+    step_progress,
 )
 from nasjax.cli_hnas import compare, search_hnas
 from nasjax.cli_score import score
@@ -206,39 +204,9 @@ def search_nasi(
         table = default_table()
     loaded = None if table is None else load_nasbench201_table(table)
     out = out or Path("runs") / settings.run_name()
-    with _progress() as on_step:
+    with step_progress(_PHASES, "compiling ...") as on_step:
         result = run_nasi(settings, out, table=loaded, on_step=on_step)
     _print_result(result, out)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable]:
-    """Yields the ``on_step`` that shows bars, from the first step on: errors may come before."""
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        console=_console,
-    )
-    tasks = {}
-
-    def on_step(phase, step, num_steps, record):
-        title, numbers = _PHASES[phase]
-        progress.start()
-        if phase not in tasks:
-            tasks[phase] = progress.add_task(
-                title, total=num_steps, completed=step, numbers="compiling ..."
-            )
-            return
-        progress.update(tasks[phase], completed=step, numbers=numbers(record))
-
-    try:
-        with stoppable(on_step) as checked:
-            yield checked
-    finally:
-        progress.stop()
 
 
 def _nu_numbers(record) -> str:
@@ -339,7 +307,7 @@ def validate_ntk(
         num_infinite=num_infinite,
     )
     out = out or Path("runs") / settings.run_name()
-    with _progress() as on_step:
+    with step_progress(_PHASES, "compiling ...") as on_step:
         result = run_validation(settings, out, on_step=on_step)
     _print_validation(result, out)
 
@@ -375,7 +343,7 @@ def _print_validation(result, out: Path) -> None:
             error = f"{100 * found['median_relative_error']:.1f} %"
             rows.add_row(str(width), error, _coefficients(found))
         _console.print(rows)
-    _print_files(result, out, "validation.csv, validation.json, validation.png, validation.svg")
+    print_files(result, out, "validation.csv, validation.json, validation.png, validation.svg")
 
 
 def _coefficients(found) -> str:
@@ -401,14 +369,7 @@ def _print_result(result, out: Path) -> None:
     for name, value in record.get("accuracies", {}).items():
         rows.add_row(name, _format_entry(name, value))
     _console.print(rows)
-    _print_files(result, out, "architecture.json, logits.npz, history.jsonl, cells.svg, cells.png")
-
-
-def _print_files(result, out: Path, files: str) -> None:
-    if result.num_run:
-        print(f"written to {out}: {files}")
-    else:
-        print(f"finished before, nothing was run again; in {out}: {files}")
+    print_files(result, out, "architecture.json, logits.npz, history.jsonl, cells.svg, cells.png")
 
 
 def _format_entry(name: str, value) -> str:

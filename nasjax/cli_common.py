@@ -1,14 +1,15 @@
-"""What the commands share: options, the console, Ctrl-C, the table that is not asked for."""
+"""What the commands share: options, the console, bars, Ctrl-C, the table that is not asked for."""
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 console = Console()
 
@@ -57,3 +58,48 @@ def stoppable(on_step: Callable[..., None]) -> Iterator[Callable[..., None]]:
         yield checked
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def step_progress(
+    phases: Mapping[str, tuple[str, Callable[[Any], str]]], waiting: str = ""
+) -> Iterator[Callable[..., None]]:
+    """Yields the ``on_step`` that shows bars, from the first step on: errors may come before.
+
+    Args:
+      phases: by name: what its bar is called, and what of a record stands beside it.
+      waiting: stands there until the first record.
+    """
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        console=console,
+    )
+    tasks = {}
+
+    def on_step(phase, step, num_steps, record):
+        title, numbers = phases[phase]
+        progress.start()
+        if phase not in tasks:
+            tasks[phase] = progress.add_task(
+                title, total=num_steps, completed=step, numbers=waiting
+            )
+            return
+        progress.update(tasks[phase], completed=step, numbers=numbers(record))
+
+    try:
+        with stoppable(on_step) as checked:
+            yield checked
+    finally:
+        progress.stop()
+
+
+def print_files(result, out: Path, files: str) -> None:
+    """Prints where a run's files are, and whether this call ran anything."""
+    if result.num_run:
+        print(f"written to {out}: {files}")
+    else:
+        print(f"finished before, nothing was run again; in {out}: {files}")

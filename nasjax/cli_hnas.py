@@ -1,13 +1,10 @@
 """The commands ``nasjax search hnas`` and ``nasjax compare``."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from nasjax.cli_common import (
@@ -16,7 +13,8 @@ from nasjax.cli_common import (
     SeedOption,
     console,
     default_table,
-    stoppable,
+    print_files,
+    step_progress,
 )
 from nasjax.errors import InputError
 
@@ -94,7 +92,7 @@ def search_hnas(
     evaluate = table_evaluation(pool, loaded, accuracy, evaluation_seconds)
     name = "weighted" if settings.weighted else metric.replace(":", "-")
     out = out or Path("runs") / f"hnas-{scores.stem}-{name}-seed{seed}"
-    with _progress("evaluating") as on_step:
+    with step_progress(_PHASES) as on_step:
         result = run_hnas(
             settings,
             pool,
@@ -140,7 +138,7 @@ def compare(
     pool = load_scored_pool(scores)
     loaded = _load_table(table, pool)
     out = out or Path("runs") / f"compare-{scores.stem}-seed{seed}"
-    with _progress("searching") as on_step:
+    with step_progress(_PHASES) as on_step:
         found = run_comparison(settings, pool, loaded, out, on_step=on_step)
     console.print("mean (standard deviation), %, and seconds of evaluations and scores")
     rows = Table("search", "valid.", "C10 test", "C100", "IN16", "eval.", "scores", box=None)
@@ -165,31 +163,13 @@ def _load_table(table: Path | None, pool):
     return load_nasbench201_table(table)
 
 
-@contextmanager
-def _progress(title: str) -> Iterator[Callable]:
-    progress = Progress(
-        TextColumn(title),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        console=console,
-    )
-    tasks = {}
+def _best(record) -> str:
+    best = record["best_value"]
+    return "" if best is None else f"best {100 * best:.2f} %"
 
-    def on_step(phase, step, num_steps, record):
-        progress.start()
-        best = record.get("best_value")
-        numbers = "" if best is None else f"best {100 * best:.2f} %"
-        if phase not in tasks:
-            tasks[phase] = progress.add_task("", total=num_steps, completed=step, numbers=numbers)
-        progress.update(tasks[phase], completed=step, numbers=numbers)
 
-    try:
-        with stoppable(on_step) as checked:
-            yield checked
-    finally:
-        progress.stop()
+_PHASES = {"evaluations": ("evaluating", _best), "searches": ("searching", lambda record: "")}
+"""What the bar of a phase is called, and what stands beside it."""
 
 
 def _print(result, out: Path) -> None:
@@ -207,7 +187,4 @@ def _print(result, out: Path) -> None:
         rows.add_row("cost of scores", f"{seconds['metrics']:.0f} s")
     console.print(rows)
     files = "architecture.json, history.jsonl, cells.svg, cells.png, search.svg, search.png"
-    if result.num_run:
-        print(f"written to {out}: {files}")
-    else:
-        print(f"finished before, nothing was run again; in {out}: {files}")
+    print_files(result, out, files)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from nasjax.cli_architecture import recognise
-from nasjax.cli_common import SeedOption, console
+from nasjax.cli_common import SeedOption, console, print_files
 from nasjax.errors import InputError
 
 DevicesOption = Annotated[
@@ -224,10 +224,7 @@ def _print_result(result, out: Path) -> None:
     rows.add_row("time, with compilation", f"{record['seconds']:.0f} s")
     console.print(rows)
     files = "result.json, history.jsonl, curves.svg, curves.png, checkpoints"
-    if result.num_run:
-        print(f"written to {out}: {files}")
-    else:
-        print(f"finished before, nothing was run again; in {out}: {files}")
+    print_files(result, out, files)
 
 
 def _accuracy(record, part: str) -> str:

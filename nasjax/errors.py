@@ -32,3 +32,17 @@ def unknown_name(where: str, kind: str, name: str, known: Iterable[str]) -> Inpu
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return InputError(f"{where}: unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, short enough to stand inside another.
+
+    Args:
+      error: the exception.
+
+    Returns:
+      At most 200 characters without a final full stop; the name of the exception's type if it
+      says nothing.
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0][:200].rstrip(".") if lines else type(error).__name__

@@ -57,20 +57,6 @@ class RawData(NamedTuple):
     source: str
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, short enough to stand inside another.
-
-    Args:
-      error: the exception.
-
-    Returns:
-      At most 200 characters without a final full stop; the name of the exception's type if it
-      says nothing.
-    """
-    lines = str(error).strip().splitlines()
-    return lines[0][:200].rstrip(".") if lines else type(error).__name__
-
-
 def check_count(where: str, name: str, value: object, *, minimum: int = 1) -> int:
     """A whole number that must be at least ``minimum``, known when a program is traced.
 

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Int
 
 from nasjax.data import base
-from nasjax.data.base import RawData, check_bytes, check_examples, first_line
-from nasjax.errors import InputError
+from nasjax.data.base import RawData, check_bytes, check_examples
+from nasjax.errors import InputError, first_line
 
 _LOGGER = logging.getLogger(__name__)
 _READ_BATCH = 256

@@ -12,8 +12,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from nasjax.data.base import RawData, check_bytes, check_dtypes, check_examples, first_line
-from nasjax.errors import InputError
+from nasjax.data.base import RawData, check_bytes, check_dtypes, check_examples
+from nasjax.errors import InputError, first_line
 
 FASHION_MNIST_VARIABLE = "NASJAX_FASHION_MNIST"
 """Environment variable that names the folder of the Fashion-MNIST files."""

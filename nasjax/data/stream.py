@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from nasjax.data import crops
-from nasjax.data.base import first_line
-from nasjax.errors import InputError
+from nasjax.errors import InputError, first_line
 
 NUM_LANES = 8
 """Lanes of an epoch, or fewer: what divides the batch."""

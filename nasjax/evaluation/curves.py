@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nasjax.errors import InputError
-from nasjax.evaluation.figures import BLUE, GREY, VERMILION, figure_style, write_figure
+from nasjax.evaluation.figures import BLUE, VERMILION, figure_style, open_axis, write_figure
 
 
 def draw_curves(
@@ -45,8 +45,7 @@ def draw_curves(
             _draw(axis, steps, epochs, name)
             axis.set_xlabel("epoch")
             axis.set_ylabel(label)
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.grid(color=GREY, alpha=0.2, linewidth=0.6)
+            open_axis(axis)
         axes[0].legend(frameon=False, fontsize=8)
         if title:
             figure.suptitle(title, fontsize=9.5)

@@ -29,6 +29,12 @@ def figure_style() -> Iterator[None]:
         yield
 
 
+def open_axis(axis) -> None:
+    """Leaves the frame open above and to the right, and draws a faint grid."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(color=GREY, alpha=0.2, linewidth=0.6)
+
+
 def write_figure(where: str, figure, path: Path, formats: Sequence[str]) -> tuple[Path, ...]:
     """Writes a figure; equal figures give equal files.
 

@@ -17,6 +17,7 @@ from nasjax.evaluation.figures import (
     SKY,
     VERMILION,
     figure_style,
+    open_axis,
     write_figure,
 )
 
@@ -82,8 +83,7 @@ def _draw_found(axis, history, fine) -> None:
     )
     axis.set(xlabel="cost of evaluations (s)", ylabel="validation accuracy (%)")
     axis.set_xlim(left=0)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(color=GREY, alpha=0.2, linewidth=0.6)
+    open_axis(axis)
     axis.legend(frameon=False, fontsize=8)
 
 
@@ -145,8 +145,7 @@ def draw_comparison(
         if optimum is not None:
             axis.axhline(100 * optimum, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
         axis.set(xlabel="cost (s): scores and evaluations", ylabel="CIFAR-10 test accuracy (%)")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(color=GREY, alpha=0.2, linewidth=0.6)
+        open_axis(axis)
         axis.legend(frameon=False, fontsize=7)
         if title:
             axis.set_title(title, fontsize=9)

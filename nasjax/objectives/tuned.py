@@ -73,7 +73,7 @@ def trade_off_objective(
         metric = metric / np.median(metric[is_usable])
         if BOUNDS[bound].uses_kappa:
             kappa = kappa / np.median(kappa[is_usable])
-    squares = np.sort(metric[is_usable] ** 2)
+    squares = metric[is_usable] ** 2
 
     def objective_fn(point: tuple[float, ...]) -> Pool:
         low, high = ranges.log10_mu
@@ -83,8 +83,7 @@ def trade_off_objective(
         else:
             nu = float(np.quantile(squares, point[1])) if len(squares) else 0.0
         with jax.enable_x64(True):
-            found = np.asarray(BOUNDS[bound].fn(jnp.asarray(metric), jnp.asarray(kappa), mu, nu))
-        return np.where(is_usable, found, np.inf)
+            return np.asarray(BOUNDS[bound].fn(jnp.asarray(metric), jnp.asarray(kappa), mu, nu))
 
     return objective_fn
 

@@ -1,7 +1,6 @@
 """Searches side by side: one pool, one table, one count of evaluations, many seeds."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,8 +26,6 @@ from nasjax.search import (
 
 TESTED = ("cifar10_test", "cifar100_test", "imagenet16_test")
 """Accuracies of what a search selects, which it does not see."""
-
-_NUM_OPERATIONS = 5
 
 
 def _hnas(pool: ScoredPool, metric: str) -> SearchAlgorithm:
@@ -70,7 +67,7 @@ SEARCHES: dict[str, tuple[str, Callable[[ScoredPool, str], SearchAlgorithm]]] = 
     "evolution": ("evolution: regularised evolution, population 10, sample 3", _evolution),
     "reinforce": (
         "reinforce: a policy gradient",
-        lambda pool, _: reinforce(pool.genotypes, _NUM_OPERATIONS),
+        lambda pool, _: reinforce(pool.genotypes, len(pool.space.operations)),
     ),
 }
 """What is compared: how it is written and what it is, and how it is made."""
@@ -234,7 +231,7 @@ def _curve(lines, values: np.ndarray, metric_seconds: float) -> dict[str, np.nda
     is_known = np.isfinite(tested)
     count = np.maximum(is_known.sum(0), 1)
     mean = np.where(is_known, tested, 0).sum(0) / count
-    spread = functools.reduce(np.add, np.where(is_known, (tested - mean) ** 2, 0))
+    spread = np.where(is_known, (tested - mean) ** 2, 0).sum(0)
     error = np.sqrt(spread / np.maximum(count - 1, 1) / count)
     start = metric_seconds if math.isfinite(metric_seconds) else 0.0
     is_any = is_known.any(0)

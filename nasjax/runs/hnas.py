@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from nasjax.errors import InputError, unknown_name
+from nasjax.errors import InputError, first_line, unknown_name
 from nasjax.evaluation import Nasbench201Table, draw_cells, draw_search
 from nasjax.objectives import BOUNDS, RANGES, trade_off_objective, weighted_ranks_objective
 from nasjax.runs.folder import RunFolder, open_run_folder
@@ -63,10 +63,9 @@ class HnasSettings:
         check_seed(self.seed)
 
     def search(self, pool: ScoredPool) -> SearchAlgorithm:
-        """The search in a pool; bounds without constants have one candidate, the best."""
+        """The search in a pool, from the middles of the constants' ranges on."""
         objective_fn, num_constants = self.objective(pool)
-        num_probes = min(self.steps, len(grid_probes(num_constants)))
-        return hnas(objective_fn, num_constants, probes=self._probes(num_constants)[:num_probes])
+        return hnas(objective_fn, num_constants, probes=grid_probes(num_constants))
 
     def objective(self, pool: ScoredPool) -> tuple[Callable, int]:
         """``(constants -> [pool], number of constants)``, lower is better.
@@ -90,15 +89,6 @@ class HnasSettings:
                 "asked for, above zero, got none. Choose others."
             )
         return found
-
-    def _probes(self, num_constants: int):
-        if not self.weighted:
-            return grid_probes(num_constants)
-        alone = [
-            tuple(float(number == row) for number in range(num_constants))
-            for row in range(num_constants)
-        ]
-        return (*grid_probes(num_constants), *alone)
 
 
 class PoolSearchResult(NamedTuple):
@@ -230,9 +220,7 @@ def _guarded(evaluate: EvaluateFn) -> EvaluateFn:
         try:
             return evaluate(place)
         except Exception as error:  # whatever a user's function raises
-            told = str(error).strip().splitlines()
-            reason = f"{type(error).__name__}: {told[0] if told else ''}"
-            return Evaluation(math.nan, 0.0, reason)
+            return Evaluation(math.nan, 0.0, f"{type(error).__name__}: {first_line(error)}")
 
     return ask
 

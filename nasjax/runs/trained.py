@@ -10,8 +10,7 @@ import jax
 from jaxtyping import Float, Shaped
 
 from nasjax.data import Splits, load_splits
-from nasjax.data.base import first_line
-from nasjax.errors import InputError
+from nasjax.errors import InputError, first_line
 from nasjax.runs.train_settings import (
     TrainedOn,
     TrainSettings,

@@ -44,8 +44,7 @@ def random_search(places: Sequence[int]) -> SearchAlgorithm:
     """
 
     def choose(generator: np.random.Generator, known: dict[int, Evaluation]) -> int:
-        left = [place for place in places if place not in known]
-        return left[generator.integers(len(left))]
+        return _any_left(generator, places, known)
 
     return _search("random_search", len(places), choose)
 
@@ -100,9 +99,8 @@ def regularised_evolution(
         )
 
     def choose(generator: np.random.Generator, known: dict[int, Evaluation]) -> int:
-        left = [place for place in places if place not in known]
         if len(known) < population_size:
-            return left[generator.integers(len(left))]
+            return _any_left(generator, places, known)
         youngest = list(known)[-population_size:]
         for _ in range(_MOST_REPEATS):
             drawn = generator.choice(youngest, sample_size, replace=False)
@@ -110,7 +108,7 @@ def regularised_evolution(
             child = neighbour_fn(generator, int(parent))
             if child is not None and child not in known:
                 return child
-        return left[generator.integers(len(left))]  # all neighbours are known
+        return _any_left(generator, places, known)
 
     return _search("regularised_evolution", len(places), choose)
 
@@ -145,8 +143,7 @@ def reinforce(
             row = tuple(int(generator.choice(num_choices, p=p)) for p in probabilities)
             if row in place_of and place_of[row] not in known:
                 return place_of[row]
-        left = [place for place in range(len(genotypes)) if place not in known]
-        return left[generator.integers(len(left))]
+        return _any_left(generator, range(len(genotypes)), known)
 
     return _search("reinforce", len(genotypes), choose)
 
@@ -168,6 +165,12 @@ def _policy(genotypes, num_choices: int, known, learning_rate: float, decay: flo
 def _softmax(logits):
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
+
+
+def _any_left(generator: np.random.Generator, places: Sequence[int], known) -> int:
+    """One of the places that are not known, drawn uniformly."""
+    left = [place for place in places if place not in known]
+    return left[generator.integers(len(left))]
 
 
 def _or_least(value: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from nasjax.errors import InputError
+from nasjax.errors import InputError, first_line
 from nasjax.types import PyTree
 
 _LOGGER = logging.getLogger(__name__)
@@ -112,7 +112,8 @@ class Checkpoints:
                 ),
             )
         except (OSError, ValueError) as error:
-            raise self._unwritten(step, _first_line(error)) from error
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise self._unwritten(step, reason) from error
 
     def _unwritten(self, step: int, reason: str) -> InputError:
         return InputError(
@@ -139,7 +140,10 @@ class Checkpoints:
                 found = self._read(step, template)
             except Exception as error:  # orbax, tensorstore and json each raise their own
                 _LOGGER.warning(
-                    "the checkpoint of step %d is damaged (%s)", step, _first_line(error)
+                    "the checkpoint of step %d is damaged (%s: %s)",
+                    step,
+                    type(error).__name__,
+                    first_line(error),
                 )
                 damaged.append(step)
                 # A damaged name looks like another network; a whole one before it tells.
@@ -206,8 +210,3 @@ def _difference(held: Mapping[str, tuple], wanted: Mapping[str, np.ndarray]) -> 
         if held.get(name) != here:
             return f"{name} of shape {held.get(name)} where {here} is asked"
     raise AssertionError("the trees are equal")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -4,7 +4,7 @@ import importlib
 import runpy
 from pathlib import Path
 
-from nasjax.errors import InputError, unknown_name
+from nasjax.errors import InputError, first_line, unknown_name
 from nasjax.training.recipe import Recipe
 
 RECIPES = {
@@ -50,9 +50,8 @@ def get_recipe(name: str) -> Recipe:
     except InputError:
         raise
     except Exception as error:  # whatever a user's file raises
-        told = str(error).strip().splitlines()
         raise InputError(
-            f"--recipe: {name!r} must run, got {type(error).__name__}: {told[0] if told else ''}."
+            f"--recipe: {name!r} must run, got {type(error).__name__}: {first_line(error)}."
         ) from error
     if not isinstance(recipe, Recipe):
         raise InputError(
