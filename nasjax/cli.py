@@ -46,7 +46,6 @@ app.command("train")(train)
 app.command("evaluate")(evaluate)
 search_app.command("hnas")(search_hnas)
 app.command("compare")(compare)
-_console = console
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""
 
@@ -322,7 +321,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 def _print_validation(result, out: Path) -> None:
     summary = result.summary
     failed = f", {summary['num_failed']} failed" if summary["num_failed"] else ""
-    _console.print(
+    console.print(
         f"correlation with the exact trace norm over {summary['num_architectures']} architectures"
         f"{failed}: Pearson / Spearman"
     )
@@ -330,19 +329,19 @@ def _print_validation(result, out: Path) -> None:
     rows = Table("batch", *found, box=None)
     for size in found["batch_loss"]:
         rows.add_row(str(size), *(_coefficients(by_size[size]) for by_size in found.values()))
-    _console.print(rows)
+    console.print(rows)
     from nasjax.runs.validation_summary import AGNOSTIC
 
     rows = Table("", "correlation", box=None)
     for name, found in summary["agnostic"].items():
         rows.add_row(AGNOSTIC[name], _coefficients(found))
-    _console.print(rows)
+    console.print(rows)
     if summary["widths"]:
         rows = Table("width", "error to infinite width (median)", "correlation", box=None)
         for width, found in summary["widths"].items():
             error = f"{100 * found['median_relative_error']:.1f} %"
             rows.add_row(str(width), error, _coefficients(found))
-        _console.print(rows)
+        console.print(rows)
     print_files(result, out, "validation.csv, validation.json, validation.png, validation.svg")
 
 
@@ -368,7 +367,7 @@ def _print_result(result, out: Path) -> None:
     rows.add_row("time, with compilation", f"{summary['seconds']:.1f} s")
     for name, value in record.get("accuracies", {}).items():
         rows.add_row(name, _format_entry(name, value))
-    _console.print(rows)
+    console.print(rows)
     print_files(result, out, "architecture.json, logits.npz, history.jsonl, cells.svg, cells.png")
 
 
@@ -418,7 +417,7 @@ def show(
     elif name == "nasbench101" or name in NUM_PARENTS:
         whole = to_nasbench101(name, genotype) if name in NUM_PARENTS else genotype
         print(f"NAS-Bench-101 hash {official_hash(whole)}")
-    _console.print(_edge_table(graphs))
+    console.print(_edge_table(graphs))
     print(f"drawn to {out}.svg, {out}.png")
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import io
 import json
 import os
 import re
@@ -42,12 +41,10 @@ def run(monkeypatch, capfd, tmp_path):
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["nasjax", *map(str, arguments)])
-        out = io.StringIO()
-        monkeypatch.setattr(cli._console, "file", out)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         captured = capfd.readouterr()
-        return stopped.value.code, captured.out + out.getvalue(), captured.err
+        return stopped.value.code, captured.out, captured.err
 
     return call
 
@@ -91,7 +88,7 @@ def test_search_prints_what_it_wrote(run, tmp_path):
     names = "steps=2-batch_size=4-channels=2-cells=1"
     folder = tmp_path / "runs" / f"nasi-nasbench201-digits-{names}-seed7"
     record = json.loads((folder / "architecture.json").read_text())
-    assert out.splitlines()[0] == record["architecture"]
+    assert record["architecture"] in out.splitlines()
     assert re.search(rf"NAS-Bench-201 index +{record['official_index']} ", out)
     assert sorted(path.name for path in folder.iterdir()) == [
         ".lock",
@@ -116,7 +113,7 @@ def test_search_prints_what_it_wrote(run, tmp_path):
     for source in (folder, folder / "architecture.json"):
         code, out, _ = run("show", source)
         assert code == 0
-        assert out.splitlines()[0] == record["architecture"]
+        assert record["architecture"] in out.splitlines()
 
 
 def test_validate_prints_correlations(run, tmp_path):

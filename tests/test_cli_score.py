@@ -1,7 +1,6 @@
 """``nasjax score``: what it prints, and one line and exit code 2 for whatever the user can mend."""
 
 import csv
-import io
 import json
 import re
 import sys
@@ -32,16 +31,14 @@ def run(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(score_module, "space_scorer", made_up_scorer)
     monkeypatch.delenv(cli_common.DATA_VARIABLE, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["nasjax", *map(str, arguments)])
-        out = io.StringIO()
-        monkeypatch.setattr(cli_common.console, "file", out)
-        monkeypatch.setattr(cli_common.console, "width", 200)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         captured = capfd.readouterr()
-        return stopped.value.code, captured.out + out.getvalue(), captured.err
+        return stopped.value.code, captured.out, captured.err
 
     return call
 
