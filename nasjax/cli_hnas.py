@@ -41,11 +41,21 @@ SecondsOption = Annotated[
 ]
 
 
+AlsoOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=PATH: other scores of these architectures, such as a narrower network's, whose "
+        "metrics are then called NAME/METRIC. May be given several times."
+    ),
+]
+
+
 def search_hnas(
     scores: ScoresOption,
     space: Annotated[
         str | None, typer.Option(help="Search space of a CSV file. [nasbench201]")
     ] = None,
+    also: AlsoOption = None,
     table: TableOption = None,
     accuracy: AccuracyOption = "cifar10_validation_12",
     evaluation_seconds: SecondsOption = 150.0,
@@ -56,7 +66,8 @@ def search_hnas(
     bound: Annotated[
         str,
         typer.Option(
-            help="non_realizable (eq. 7), realizable_kappa, realizable_trade_off, realizable."
+            help="non_realizable (eq. 7), realizable_kappa, realizable_trade_off, realizable, or "
+            "non_realizable:code, without a square."
         ),
     ] = "non_realizable",
     ranges: Annotated[
@@ -76,7 +87,7 @@ def search_hnas(
     ] = None,
 ) -> None:
     """Select an architecture by a training-free bound, tuned by a few evaluations (HNAS)."""
-    from nasjax.runs import HnasSettings, load_scored_pool, run_hnas, table_evaluation
+    from nasjax.runs import HnasSettings, run_hnas, table_evaluation
 
     settings = HnasSettings(
         metric=metric,
@@ -87,7 +98,7 @@ def search_hnas(
         steps=steps,
         seed=seed,
     )
-    pool = load_scored_pool(scores, space=space)
+    pool = _load_pool(scores, also, space)
     loaded = _load_table(table, pool)
     evaluate = table_evaluation(pool, loaded, accuracy, evaluation_seconds)
     name = "weighted" if settings.weighted else metric.replace(":", "-")
@@ -110,10 +121,23 @@ def compare(
     searches: Annotated[
         str,
         typer.Option(
-            help="Joined by commas: hnas, hnas:METRIC, weighted:METRIC+METRIC..., ranking:METRIC, "
-            "random, evolution, reinforce."
+            help="Joined by commas: hnas, hnas:METRIC, hnas:METRIC+KAPPA, "
+            "weighted:METRIC+METRIC..., predicted:METRIC+METRIC..., ranking:METRIC, "
+            "sample:METRIC+N, pruning[:KAPPA+REGIONS], random, evolution, reinforce, parzen."
         ),
     ] = "hnas,random,evolution,reinforce",
+    found: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="LABEL=PATTERN: folders of finished searches, such as those of `nasjax search "
+            "nasi`, to stand beside. May be given several times."
+        ),
+    ] = None,
+    also: AlsoOption = None,
+    pool_size: Annotated[
+        int | None,
+        typer.Option(help="Architectures that each seed draws of the scores, for all. [all]"),
+    ] = None,
     num_seeds: Annotated[int, typer.Option(help="Searches of each kind.")] = 10,
     steps: Annotated[int, typer.Option(help="Architectures that each evaluates.")] = 20,
     table: TableOption = None,
@@ -125,30 +149,51 @@ def compare(
     ] = None,
 ) -> None:
     """Compare searches over scored NAS-Bench-201 cells, by one count of evaluations."""
-    from nasjax.runs import CompareSettings, load_scored_pool, run_comparison
+    from nasjax.runs import CompareSettings, run_comparison
 
     settings = CompareSettings(
         searches=tuple(searches.split(",")),
+        found=_pairs("--found", found),
+        pool_size=pool_size,
         num_seeds=num_seeds,
         steps=steps,
         accuracy=accuracy,
         evaluation_seconds=evaluation_seconds,
         seed=seed,
     )
-    pool = load_scored_pool(scores)
+    pool = _load_pool(scores, also)
     loaded = _load_table(table, pool)
     out = out or Path("runs") / f"compare-{scores.stem}-seed{seed}"
     with step_progress(_PHASES) as on_step:
-        found = run_comparison(settings, pool, loaded, out, on_step=on_step)
+        compared = run_comparison(settings, pool, loaded, out, on_step=on_step)
     console.print("mean (standard deviation), %, and seconds of evaluations and scores")
     rows = Table("search", "valid.", "C10 test", "C100", "IN16", "eval.", "scores", box=None)
-    for name, result in found.items():
+    for name, result in compared.items():
         spreads = (result[column] for column in ("validation", *_TESTED))
         numbers = (f"{100 * s['mean']:.2f} ({100 * s['std']:.2f})" for s in spreads)
         seconds = (f"{result[column]:.0f}" for column in ("seconds", "metric_seconds"))
         rows.add_row(name, *numbers, *seconds)
     console.print(rows)
     print(f"written to {out}: comparison.json, history.jsonl, comparison.svg, comparison.png")
+
+
+def _load_pool(scores: Path, also: list[str] | None, space: str | None = None):
+    from nasjax.runs import load_scored_pool
+
+    pool = load_scored_pool(scores, space=space)
+    for name, path in _pairs("--also", also).items():
+        pool = pool.with_scores(name, load_scored_pool(path, space=pool.space.name))
+    return pool
+
+
+def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    found = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not name or not value or name in found:
+            raise InputError(f"{option}: must be NAME=PATH, each name once, got {text!r}.")
+        found[name] = value
+    return found
 
 
 def _load_table(table: Path | None, pool):

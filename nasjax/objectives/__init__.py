@@ -19,6 +19,7 @@ from nasjax.objectives.trace_norm import (
 from nasjax.objectives.tuned import (
     RANGES,
     TradeOffRanges,
+    normal_scores,
     trade_off_objective,
     weighted_ranks_objective,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Bound",
     "TradeOffRanges",
     "non_realizable",
+    "normal_scores",
     "realizable",
     "realizable_with_kappa",
     "realizable_with_trade_off",

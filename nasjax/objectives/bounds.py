@@ -117,6 +117,22 @@ def transfer_gap(
     return _or_infinite(_usable(kappa) / _usable(rest))
 
 
+def non_realizable_of_code(metric: Values, kappa: Values, mu: float, nu: float) -> Values:
+    """``kappa / M + mu |M^2 - nu|``: the authors' code, which has no square and writes ``nu^2``.
+
+    Args:
+      metric: ``[architectures]``.
+      kappa: ``[architectures]``.
+      mu: weight of the training error, in the unit of ``kappa M^-3``.
+      nu: where it is least, in the unit of ``M^2``.
+
+    Returns:
+      ``[architectures]``.
+    """
+    metric = _usable(metric)
+    return _or_infinite(_usable(kappa) / metric + mu * jnp.abs(metric**2 - nu))
+
+
 BOUNDS = {
     "realizable": Bound(lambda m, k, mu, nu: realizable(m), False, False, "HNAS, corollary 1"),
     "realizable_trade_off": Bound(
@@ -126,6 +142,7 @@ BOUNDS = {
         lambda m, k, mu, nu: realizable_with_kappa(m, k), True, False, "HNAS, table 6"
     ),
     "non_realizable": Bound(non_realizable, True, True, "HNAS, corollary 2 and eq. (7)"),
+    "non_realizable:code": Bound(non_realizable_of_code, True, True, "the authors' code"),
 }
 """Bounds by the scenario that they assume."""
 

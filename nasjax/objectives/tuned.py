@@ -58,7 +58,7 @@ def trade_off_objective(
 
     Returns:
       ``(place of mu, place of nu) -> [pool]``, lower is better; infinite where metric or condition
-      number are not finite or not above zero.
+      number are not finite or not above zero. Bounds without these constants take ``()``.
 
     Raises:
       InputError: for an unknown bound, or arrays of other shapes.
@@ -75,13 +75,18 @@ def trade_off_objective(
             kappa = kappa / np.median(kappa[is_usable])
     squares = metric[is_usable] ** 2
 
-    def objective_fn(point: tuple[float, ...]) -> Pool:
-        low, high = ranges.log10_mu
-        mu = 10.0 ** (low + (high - low) * point[0])
+    def nu_at(place: float) -> float:
         if ranges.nu is not None:
-            nu = ranges.nu[0] + (ranges.nu[1] - ranges.nu[0]) * point[1]
+            return ranges.nu[0] + (ranges.nu[1] - ranges.nu[0]) * place
+        return float(np.quantile(squares, place)) if len(squares) else 0.0
+
+    low, high = ranges.log10_mu
+
+    def objective_fn(point: tuple[float, ...]) -> Pool:
+        if not BOUNDS[bound].has_trade_off:
+            mu = nu = 0.0
         else:
-            nu = float(np.quantile(squares, point[1])) if len(squares) else 0.0
+            mu, nu = 10.0 ** (low + (high - low) * point[0]), nu_at(point[1])
         with jax.enable_x64(True):
             return np.asarray(BOUNDS[bound].fn(jnp.asarray(metric), jnp.asarray(kappa), mu, nu))
 
@@ -107,20 +112,41 @@ def weighted_ranks_objective(
     Raises:
       InputError: if there is no metric, or arrays have other shapes.
     """
+    scores = normal_scores(metrics, is_higher_better)
+
+    def objective_fn(point: tuple[float, ...]) -> Pool:
+        found = -scores @ np.asarray(point, np.float64)
+        return np.where(np.isnan(found), np.inf, found)
+
+    return objective_fn
+
+
+def normal_scores(
+    metrics: Mapping[str, Pool], is_higher_better: Mapping[str, bool]
+) -> Float[np.ndarray, "pool metrics"]:
+    """Metrics as the normal scores of their ranks in the pool (van der Waerden's).
+
+    Args:
+      metrics: ``[pool]`` each, by name.
+      is_higher_better: by name.
+
+    Returns:
+      ``[pool, metrics]``, higher is better, each of mean 0 and nearly unit variance; equal values
+      share a score; NaN throughout for what lacks a metric.
+
+    Raises:
+      InputError: if there is no metric, or arrays have other shapes.
+    """
     if not metrics:
-        raise InputError("weighted_ranks_objective: `metrics` must name a metric, got none.")
-    columns = np.stack(_same_length("weighted_ranks_objective", *metrics.values()))
+        raise InputError("normal_scores: `metrics` must name a metric, got none.")
+    columns = np.stack(_same_length("normal_scores", *metrics.values()))
     is_usable = np.isfinite(columns).all(0)
-    scores = np.zeros_like(columns)
+    scores = np.full(columns.shape[::-1], np.nan)
     for row, name in enumerate(metrics):
         values = columns[row, is_usable]
         ranks = scipy.stats.rankdata(values if is_higher_better[name] else -values)
-        scores[row, is_usable] = scipy.stats.norm.ppf(ranks / (len(values) + 1))
-
-    def objective_fn(point: tuple[float, ...]) -> Pool:
-        return np.where(is_usable, -np.asarray(point, np.float64) @ scores, np.inf)
-
-    return objective_fn
+        scores[is_usable, row] = scipy.stats.norm.ppf(ranks / (len(values) + 1))
+    return scores
 
 
 def _same_length(where: str, *arrays: Pool) -> list[Pool]:

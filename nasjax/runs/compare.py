@@ -1,15 +1,18 @@
 """Searches side by side: one pool, one table, one count of evaluations, many seeds."""
 
 import dataclasses
+import glob
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from nasjax.errors import InputError, unknown_name
+from nasjax.data.base import arrays_sha256
+from nasjax.errors import InputError, first_line, unknown_name
 from nasjax.evaluation import Nasbench201Table, draw_comparison
 from nasjax.runs.folder import RunFolder, open_run_folder
 from nasjax.runs.hnas import HnasSettings, table_evaluation
@@ -18,6 +21,10 @@ from nasjax.runs.options import check_seed
 from nasjax.runs.score_pool import ScoredPool
 from nasjax.search import (
     SearchAlgorithm,
+    best_of_sample,
+    parzen,
+    predicted,
+    pruning,
     random_search,
     ranked,
     regularised_evolution,
@@ -28,18 +35,77 @@ TESTED = ("cifar10_test", "cifar100_test", "imagenet16_test")
 """Accuracies of what a search selects, which it does not see."""
 
 
-def _hnas(pool: ScoredPool, metric: str) -> SearchAlgorithm:
-    settings = HnasSettings(metric=metric) if metric else HnasSettings()
-    return settings.search(pool)
+_POOL = 0x9001
+"""Beside the seed in the generator that draws pools."""
+
+
+class SearchKind(NamedTuple):
+    """A search that may be compared.
+
+    Attributes:
+      usage: how it is written, and what it is.
+      make: ``(pool, what follows the colon) -> search``.
+      num_scored: ``(what follows the colon, steps, size of the pool) -> `` how many architectures
+        it scores.
+      is_training_free: whether it ends with its first choice, which it does not train.
+      needs: what must follow the colon, if anything.
+    """
+
+    usage: str
+    make: Callable[[ScoredPool, str], SearchAlgorithm]
+    num_scored: Callable[[str, int, int], int]
+    is_training_free: bool = False
+    needs: str = ""
+
+
+def _none(rest: str, steps: int, size: int) -> int:
+    return 0
+
+
+def _all(rest: str, steps: int, size: int) -> int:
+    return size
+
+
+def _hnas(pool: ScoredPool, metrics: str) -> SearchAlgorithm:
+    metric, _, kappa = metrics.partition("+")
+    given = {"metric": metric} if metric else {}
+    return HnasSettings(**given, **({"kappa": kappa} if kappa else {})).search(pool)
 
 
 def _weighted(pool: ScoredPool, metrics: str) -> SearchAlgorithm:
     return HnasSettings(weighted=tuple(metrics.split("+"))).search(pool)
 
 
+def _predicted(pool: ScoredPool, metrics: str) -> SearchAlgorithm:
+    return predicted(pool.features(metrics.split("+")))
+
+
 def _ranking(pool: ScoredPool, metric: str) -> SearchAlgorithm:
-    scores = pool.score_of(metric)
-    return ranked(-scores if pool.is_higher_better(metric) else scores)
+    return ranked(_costs(pool, metric))
+
+
+def _sample(pool: ScoredPool, rest: str) -> SearchAlgorithm:
+    count = _count(rest)
+    return best_of_sample(_costs(pool, rest.rpartition("+")[0]), count)
+
+
+def _count(rest: str) -> int:
+    count = rest.rpartition("+")[2]
+    if not count.isdigit() or not int(count):
+        raise InputError(
+            f"--searches: sample must name a metric and a number above 0, got {rest!r}. Write "
+            f"{SEARCHES['sample'].usage}."
+        )
+    return int(count)
+
+
+def _pruning(pool: ScoredPool, metrics: str) -> SearchAlgorithm:
+    kappa, _, regions = metrics.partition("+")
+    return pruning(
+        pool.genotypes,
+        pool.score_of(kappa or "condition_number:tenas"),
+        pool.score_of(regions or "linear_regions"),
+    )
 
 
 def _evolution(pool: ScoredPool, _: str) -> SearchAlgorithm:
@@ -56,24 +122,56 @@ def _evolution(pool: ScoredPool, _: str) -> SearchAlgorithm:
     return regularised_evolution(range(len(pool.genotypes)), neighbour_fn)
 
 
-SEARCHES: dict[str, tuple[str, Callable[[ScoredPool, str], SearchAlgorithm]]] = {
-    "hnas": ("hnas or hnas:METRIC: HNAS, eq. (7)", _hnas),
-    "weighted": ("weighted:METRIC+METRIC...: ranks of metrics, their weights tuned", _weighted),
-    "ranking": ("ranking:METRIC: the best by a metric, one after the other", _ranking),
-    "random": (
-        "random: drawn uniformly",
-        lambda pool, _: random_search(range(len(pool.genotypes))),
+def _costs(pool: ScoredPool, metric: str) -> np.ndarray:
+    scores = pool.score_of(metric)
+    return -scores if pool.is_higher_better(metric) else scores
+
+
+SEARCHES = {
+    "hnas": SearchKind("hnas, hnas:METRIC or hnas:METRIC+KAPPA: HNAS, eq. (7)", _hnas, _all),
+    "weighted": SearchKind(
+        "weighted:METRIC+METRIC...: ranks of metrics, their weights tuned",
+        *(_weighted, _all),
+        needs="metrics",
     ),
-    "evolution": ("evolution: regularised evolution, population 10, sample 3", _evolution),
-    "reinforce": (
+    "predicted": SearchKind(
+        "predicted:METRIC+METRIC...: a linear model of accuracy by metrics",
+        *(_predicted, _all),
+        needs="metrics",
+    ),
+    "ranking": SearchKind(
+        "ranking:METRIC: the best by a metric, one after the other",
+        *(_ranking, _all),
+        needs="a metric",
+    ),
+    "sample": SearchKind(
+        "sample:METRIC+N: the best by a metric of N drawn (NASWOT-N: sample:naswot+N); trains none",
+        *(_sample, lambda rest, steps, size: min(_count(rest) * steps, size)),
+        is_training_free=True,
+        needs="a metric and a number",
+    ),
+    "pruning": SearchKind(
+        "pruning or pruning:KAPPA+REGIONS: pruned by both, as TE-NAS; trains none",
+        *(_pruning, _all),
+        is_training_free=True,
+    ),
+    "random": SearchKind(
+        "random: drawn uniformly",
+        *(lambda pool, _: random_search(range(len(pool.genotypes))), _none),
+    ),
+    "evolution": SearchKind(
+        "evolution: regularised evolution, population 10, sample 3", _evolution, _none
+    ),
+    "reinforce": SearchKind(
         "reinforce: a policy gradient",
-        lambda pool, _: reinforce(pool.genotypes, len(pool.space.operations)),
+        *(lambda pool, _: reinforce(pool.genotypes, len(pool.space.operations)), _none),
+    ),
+    "parzen": SearchKind(
+        "parzen: tree-structured Parzen estimators, the model of BOHB (needs nasjax[parzen])",
+        *(lambda pool, _: parzen(pool.genotypes, len(pool.space.operations)), _none),
     ),
 }
-"""What is compared: how it is written and what it is, and how it is made."""
-
-USES_SCORES = ("hnas", "weighted", "ranking")
-"""Those whose cost has that of the scores in it."""
+"""What is compared, by the word that comes before the colon."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +180,8 @@ class CompareSettings:
 
     Attributes:
       searches: names as ``SEARCHES`` has them.
+      found: by a label, folders of finished runs (glob patterns), whose architectures stand beside.
+      pool_size: architectures that every seed draws of the pool for all searches; None takes all.
       num_seeds: searches of each kind, with the seeds ``seed``, ``seed + 1`` and so on.
       steps: architectures that each evaluates.
       accuracy: what an evaluation gives.
@@ -93,6 +193,8 @@ class CompareSettings:
     """
 
     searches: tuple[str, ...]
+    found: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pool_size: int | None = None
     num_seeds: int = 10
     steps: int = 20
     accuracy: str = "cifar10_validation_12"
@@ -103,18 +205,19 @@ class CompareSettings:
         """Checks every value."""
         object.__setattr__(self, "searches", tuple(self.searches))
         for name in self.searches:
-            kind = name.partition(":")[0]
+            kind, _, rest = name.partition(":")
             if kind not in SEARCHES:
                 raise unknown_name("--searches", "search", kind, SEARCHES)
-            if kind in ("weighted", "ranking") and ":" not in name:
+            if SEARCHES[kind].needs and not rest:
                 raise InputError(
-                    f"--searches: {kind} must name a metric, got {name!r}. Write "
-                    f"{SEARCHES[kind][0]}."
+                    f"--searches: {kind} must name {SEARCHES[kind].needs}, got {name!r}. Write "
+                    f"{SEARCHES[kind].usage}."
                 )
-        if not self.searches or len(set(self.searches)) < len(self.searches):
-            raise InputError(f"--searches: must be distinct, got {','.join(self.searches)!r}.")
-        for name in ("num_seeds", "steps"):
-            if getattr(self, name) < 1:
+        told = (*self.searches, *self.found)
+        if not told or len(set(told)) < len(told):
+            raise InputError(f"--searches: must be distinct, got {','.join(told)!r}.")
+        for name in ("num_seeds", "steps", "pool_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 option = "--" + name.replace("_", "-")
                 raise InputError(f"{option}: must be at least 1, got {getattr(self, name)}.")
         check_seed(self.seed)
@@ -148,68 +251,163 @@ def run_comparison(
       InputError: if the folder, the scores or the table cannot be used.
     """
     on_step = on_step or (lambda *_: None)
-    evaluate = table_evaluation(pool, table, settings.accuracy, settings.evaluation_seconds)
-    searches = {}
-    for name in settings.searches:
-        kind, _, rest = name.partition(":")
-        searches[name] = SEARCHES[kind][1](pool, rest)
-    tests = {name: table.accuracy_of(name, pool.genotypes) for name in TESTED}
-    units = [(name, settings.seed + n) for n in range(settings.num_seeds) for name in searches]
+    size = settings.pool_size
+    if size is not None and size > len(pool.genotypes):
+        raise InputError(
+            f"--pool-size: must be at most the {len(pool.genotypes)} architectures of "
+            f"{pool.source}, got {size}."
+        )
+    seeds = range(settings.seed, settings.seed + settings.num_seeds)
+    for name in settings.searches:  # errors come first
+        _make(name, pool)
+    runs = {label: _finished(label, pattern, pool) for label, pattern in settings.found.items()}
+    units = [(name, seed) for seed in seeds for name in settings.searches]
     with open_run_folder(Path(out)) as folder:
         folder.check_settings(
-            {**dataclasses.asdict(settings), "scores_sha256": pool.sha256, "versions": versions()}
+            {
+                **dataclasses.asdict(settings),
+                "scores_sha256": pool.sha256,
+                "table_sha256": arrays_sha256(table.genotypes, *table.accuracies().values()),
+                "versions": versions(),
+            }
         )
         done = {(line["search"], line["seed"]) for line in folder.read_history()}
         left = [unit for unit in units if unit not in done]
         on_step("searches", len(units) - len(left), len(units), {})
         for number, (name, seed) in enumerate(left, len(units) - len(left) + 1):
-            line = _one(searches[name], settings.steps, seed, evaluate)
+            line = _one(settings, _drawn(pool, size, seed), table, name, seed)
             folder.append_history({"search": name, "seed": seed, **line})
             on_step("searches", number, len(units), line)
-        return _finish(settings, pool, tests, folder)
+        return _finish(settings, pool, table, runs, folder)
 
 
-def _one(search: SearchAlgorithm, num_steps: int, seed: int, evaluate) -> dict[str, Any]:
+def _make(name: str, pool: ScoredPool) -> SearchAlgorithm:
+    kind, _, rest = name.partition(":")
+    return SEARCHES[kind].make(pool, rest)
+
+
+def _drawn(pool: ScoredPool, size: int | None, seed: int) -> ScoredPool:
+    """The part of the pool that the searches of a seed have."""
+    if size is None:
+        return pool
+    generator = np.random.default_rng([_POOL, seed])
+    return pool.part(np.sort(generator.choice(len(pool.genotypes), size, replace=False)))
+
+
+def _one(settings, pool: ScoredPool, table, name: str, seed: int) -> dict[str, Any]:
+    kind = SEARCHES[name.partition(":")[0]]
+    cost = 0.0 if kind.is_training_free else settings.evaluation_seconds
+    evaluate = table_evaluation(pool, table, settings.accuracy, cost)
+    search, num_steps = _make(name, pool), 1 if kind.is_training_free else settings.steps
+    num_scored = kind.num_scored(name.partition(":")[2], num_steps, len(pool.genotypes))
     key = jax.random.key(seed)
-    state, places, values, seconds = search.init(key), [], [], []
+    state, best, values, seconds = search.init(key), [], [], []
     for number in range(num_steps):
         state, info = search.step(jax.random.fold_in(key, number), state, evaluate)
-        places.append(info.best_place)
+        is_any = info.best_place is not None
+        best.append(pool.space.to_string(pool.genotypes[info.best_place]) if is_any else None)
         values.append(info.best_value)
         seconds.append(info.seconds)
-    return {"best_places": places, "best_values": values, "seconds": seconds}
+    return {
+        "best": best,
+        "best_values": values,
+        "seconds": seconds,
+        "metric_seconds": pool.seconds * num_scored / len(pool.genotypes) if num_scored else 0.0,
+    }
 
 
-def _finish(settings, pool: ScoredPool, tests, folder: RunFolder) -> dict[str, dict[str, Any]]:
-    history = folder.read_history()
+def _finished(label: str, pattern: str, pool: ScoredPool) -> list[dict[str, Any]]:
+    """A line, as `_one` makes it, of each of the runs that a pattern names."""
+    lines = []
+    for folder in sorted(glob.glob(pattern)):
+        where = f"--found {label}={pattern}: {folder}"
+        record = _architecture_of(where, Path(folder))
+        if record["space"] != pool.space.name:
+            raise InputError(f"{where} must be of {pool.space.name}, got {record['space']}.")
+        lines.append(
+            {
+                "search": label,
+                "best": [record["architecture"]],
+                "best_values": [math.nan],
+                "seconds": [0.0],
+                "metric_seconds": _total_seconds(record.get("seconds")),
+            }
+        )
+    if not lines:
+        raise InputError(
+            f"--found {label}={pattern}: must name folders of finished runs, got none."
+        )
+    return lines
+
+
+def _architecture_of(where: str, folder: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((folder / "architecture.json").read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{where} must be the folder of a run that has ended, got {first_line(error)}."
+        ) from error
+    if not isinstance(record, dict) or not {"space", "architecture"} <= set(record):
+        raise InputError(f"{where}: architecture.json must be of a search, got another record.")
+    return record
+
+
+def _total_seconds(seconds) -> float:
+    """The cost that a run's record tells, as a number or by its parts."""
+    if isinstance(seconds, dict):
+        return sum(float(value) for value in seconds.values() if value is not None)
+    return math.nan if seconds is None else float(seconds)
+
+
+def _finish(settings, pool: ScoredPool, table, runs, folder: RunFolder):
+    history = [*folder.read_history(), *(line for lines in runs.values() for line in lines)]
+    tested = _Tested(pool, table, history)
     found, curves = {}, {}
-    for name in settings.searches:
+    for name in (*settings.searches, *settings.found):
         lines = [line for line in history if line["search"] == name]
-        last = [line["best_places"][-1] for line in lines if line["best_places"][-1] is not None]
-        uses_scores = name.partition(":")[0] in USES_SCORES
+        last = [line["best"][-1] for line in lines]
         found[name] = {
             "validation": _spread([line["best_values"][-1] for line in lines]),
-            **{test: _spread(values[last]) for test, values in tests.items()},
+            **{test: _spread([tested.of(test, text) for text in last]) for test in TESTED},
             "seconds": float(np.mean([line["seconds"][-1] for line in lines])),
-            "metric_seconds": pool.seconds if uses_scores else 0.0,
+            "metric_seconds": float(np.mean([_or_nan(line["metric_seconds"]) for line in lines])),
+            "num_searches": len(lines),
         }
-        curves[name] = _curve(lines, tests[TESTED[0]], found[name]["metric_seconds"])
-    optimum = {test: float(np.nanmax(values)) for test, values in tests.items()}
+        curves[name] = _curve(lines, tested, found[name]["metric_seconds"])
+    best = {test: float(np.nanmax(table.accuracy_of(test, pool.genotypes))) for test in TESTED}
     record = {
         "searches": found,
-        "optimum_of_pool": optimum,
+        "optimum_of_pool": best,
         "settings": dataclasses.asdict(settings),
         "scores": {"file": pool.source, "sha256": pool.sha256, "num": len(pool.genotypes)},
         "versions": versions(),
     }
     title = f"{settings.num_seeds} searches each, mean and standard error"
-    draw_comparison(curves, folder.path / "comparison", title=title, optimum=optimum[TESTED[0]])
+    draw_comparison(curves, folder.path / "comparison", title=title, optimum=best[TESTED[0]])
     folder.write_json("comparison.json", record)
     return found
 
 
+class _Tested:
+    """Tested accuracies of what searches found."""
+
+    def __init__(self, pool: ScoredPool, table: Nasbench201Table, history):
+        texts = {text for line in history for text in line["best"] if text is not None}
+        self._rows = {text: row for row, text in enumerate(sorted(texts))}
+        genotypes = [pool.space.from_string(text) for text in self._rows]
+        self._values = {test: table.accuracy_of(test, np.stack(genotypes)) for test in TESTED}
+
+    def of(self, test: str, text: str | None) -> float:
+        return math.nan if text is None else float(self._values[test][self._rows[text]])
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def _spread(values: Sequence[float | None]) -> dict[str, float]:
-    values = np.array([value for value in values if value is not None], float)
+    values = np.array([_or_nan(value) for value in values], float)
+    values = values[np.isfinite(values)]
     if not len(values):
         return dict.fromkeys(("mean", "std", "low", "high"), math.nan)
     std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
@@ -221,12 +419,9 @@ def _spread(values: Sequence[float | None]) -> dict[str, float]:
     }
 
 
-def _curve(lines, values: np.ndarray, metric_seconds: float) -> dict[str, np.ndarray]:
+def _curve(lines, tested: _Tested, metric_seconds: float) -> dict[str, np.ndarray]:
     """Mean and standard error of the tested accuracy of the best so far, by cost."""
-    places = np.array(
-        [[-1 if place is None else place for place in line["best_places"]] for line in lines]
-    )
-    tested = np.where(places < 0, math.nan, values[places])
+    tested = np.array([[tested.of(TESTED[0], text) for text in line["best"]] for line in lines])
     seconds = np.mean([line["seconds"] for line in lines], axis=0)
     is_known = np.isfinite(tested)
     count = np.maximum(is_known.sum(0), 1)

@@ -82,7 +82,9 @@ class HnasSettings:
             uses_kappa = BOUNDS[self.bound].uses_kappa
             kappa = pool.score_of(self.kappa) if uses_kappa else np.ones_like(metric)
             ranges = RANGES[self.ranges]
-            found = trade_off_objective(metric, kappa, bound=self.bound, ranges=ranges), 2
+            num_constants = 2 if BOUNDS[self.bound].has_trade_off else 0
+            objective_fn = trade_off_objective(metric, kappa, bound=self.bound, ranges=ranges)
+            found = objective_fn, num_constants
         if not np.isfinite(found[0]((0.5,) * found[1])).any():
             raise InputError(
                 f"search hnas: an architecture of {pool.source} must have all metrics that are "
@@ -268,14 +270,16 @@ def _finish(settings, pool: ScoredPool, state, info, folder: RunFolder, evaluate
         record["accuracies"] = table.lookup(genotype)._asdict()
     title = f"HNAS, {pool.space.name}, seed {settings.seed}"
     draw_cells(pool.space.describe(genotype), folder.path / "cells", title=title)
-    surface = None if settings.weighted else _surface(settings, pool, state)
+    surface = _surface(settings, pool, state)
     draw_search(folder.read_history(), folder.path / "search", title=title, surface=surface)
     folder.write_json("architecture.json", record)
     return genotype, record
 
 
-def _surface(settings: HnasSettings, pool: ScoredPool, state) -> np.ndarray:
-    """Values of what constants select, ``[nu, mu]``, as far as they are known; else NaN."""
+def _surface(settings: HnasSettings, pool: ScoredPool, state) -> np.ndarray | None:
+    """Values of what mu and nu select, ``[nu, mu]``, as far as they are known; else NaN."""
+    if settings.weighted or not BOUNDS[settings.bound].has_trade_off:
+        return None
     objective_fn, _ = settings.objective(pool)
     values = {one.place: one.evaluation.value for one in state.evaluated}
     middles = (np.arange(_SURFACE_SIZE) + 0.5) / _SURFACE_SIZE

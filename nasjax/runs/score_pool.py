@@ -5,15 +5,16 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Int, Int32
 
 from nasjax.errors import InputError, unknown_name
 from nasjax.metrics import METRICS
+from nasjax.objectives import normal_scores
 from nasjax.spaces import Space, get_space
 
 _ARCHITECTURE, _TEXTS = "architecture", ("index", "canonical", "flags", "warnings")
@@ -55,7 +56,67 @@ class ScoredPool(NamedTuple):
 
     def is_higher_better(self, metric: str) -> bool:
         """The direction of a metric; of one that nasjax does not know, higher."""
-        return metric not in METRICS or METRICS[metric].direction == "higher"
+        name = metric.rpartition("/")[2]
+        return name not in METRICS or METRICS[name].direction == "higher"
+
+    def features(self, metrics: Sequence[str]) -> Float[np.ndarray, "pool metrics"]:
+        """The normal scores of metrics, higher is better; see ``objectives.normal_scores``.
+
+        Raises:
+          InputError: if the pool lacks one, or no architecture has all of them.
+        """
+        scores = {name: self.score_of(name) for name in metrics}
+        found = normal_scores(scores, {name: self.is_higher_better(name) for name in metrics})
+        if not np.isfinite(found).any():
+            raise InputError(
+                f"{self.source}: an architecture must have all of {', '.join(metrics)}, got none."
+            )
+        return found
+
+    def part(self, places: Int[np.ndarray, " part"]) -> "ScoredPool":
+        """The architectures at some places, with their part of the cost of scores."""
+        return self._replace(
+            genotypes=self.genotypes[places],
+            scores={name: values[places] for name, values in self.scores.items()},
+            seconds=self.seconds * len(places) / len(self.genotypes),
+        )
+
+    def with_scores(self, name: str, other: "ScoredPool") -> "ScoredPool":
+        """The pool with other scores of its architectures, such as a narrower network's.
+
+        Args:
+          name: a metric ``m`` of the other pool becomes ``name/m``.
+          other: may have other architectures besides; those it lacks have no score (NaN).
+
+        Returns:
+          The same architectures with more scores; the cost of both.
+
+        Raises:
+          InputError: if the name is none, or has been given, or the spaces differ.
+        """
+        is_taken = any(metric.startswith(f"{name}/") for metric in self.scores)
+        if not name or set(name) & set("/,+=") or is_taken:
+            raise InputError(
+                f"--also: must have a name of its own for each file, without any of / , + =, got "
+                f"{name!r}."
+            )
+        if other.space.name != self.space.name:
+            raise InputError(
+                f"--also {name}={other.source}: must be of {self.space.name}, got scores of "
+                f"{other.space.name}."
+            )
+        place_of = {_class(other.space, one): place for place, one in enumerate(other.genotypes)}
+        places = np.array([place_of.get(_class(self.space, one), -1) for one in self.genotypes])
+        added = {
+            f"{name}/{metric}": np.where(places < 0, math.nan, values[places])
+            for metric, values in other.scores.items()
+        }
+        return self._replace(
+            scores={**self.scores, **added},
+            seconds=self.seconds + other.seconds,
+            source=f"{self.source}, {name}={other.source}",
+            sha256=hashlib.sha256(f"{self.sha256}{name}={other.sha256}".encode()).hexdigest(),
+        )
 
 
 def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPool:
@@ -104,7 +165,7 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
             genotype = np.asarray(chosen.from_string(record[_ARCHITECTURE]), np.int32)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
-        canonical = tuple(np.asarray(chosen.canonical(genotype)).ravel().tolist())
+        canonical = _class(chosen, genotype)
         if canonical not in first:
             first[canonical] = line
             genotypes.append(genotype)
@@ -118,6 +179,11 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
         hashlib.sha256(content).hexdigest(),
         len(rows) - 1,
     )
+
+
+def _class(space: Space, genotype) -> tuple[int, ...]:
+    """What equivalent architectures have in common."""
+    return tuple(np.asarray(space.canonical(genotype)).ravel().tolist())
 
 
 def _content(path: Path, file: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from nasjax.search.base import SearchAlgorithm
 from nasjax.search.baselines import (
-    BaselineState,
     random_search,
     ranked,
     regularised_evolution,
@@ -20,10 +19,12 @@ from nasjax.search.nasi import (
     optimal_logits,
     zero_logits,
 )
-from nasjax.search.pool import Evaluated, EvaluateFn, Evaluation, PoolStepInfo
+from nasjax.search.parzen import parzen
+from nasjax.search.pool import Evaluated, EvaluateFn, Evaluation, PoolState, PoolStepInfo
+from nasjax.search.predicted import Prediction, predict, predicted
+from nasjax.search.training_free import best_of_sample, pruning
 
 __all__ = [
-    "BaselineState",
     "random_search",
     "ranked",
     "regularised_evolution",
@@ -32,10 +33,17 @@ __all__ = [
     "EvaluateFn",
     "Evaluation",
     "HnasState",
+    "PoolState",
     "PoolStepInfo",
+    "Prediction",
     "Probe",
+    "best_of_sample",
     "grid_probes",
     "hnas",
+    "parzen",
+    "predict",
+    "predicted",
+    "pruning",
     "NU_MODES",
     "NasiState",
     "NasiStepInfo",

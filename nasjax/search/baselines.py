@@ -6,31 +6,18 @@ None evaluates an architecture twice: where its rule asks for one that is known,
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from nasjax.errors import InputError
 from nasjax.search.base import SearchAlgorithm
-from nasjax.search.pool import Evaluated, EvaluateFn, Evaluation, check_left, step_info
-from nasjax.types import Key
+from nasjax.search.pool import Evaluation, any_left, pool_search
 
 NeighbourFn = Callable[[np.random.Generator, int], int | None]
 """``(generator, place) -> place`` of a random neighbour; None where the pool has it not."""
 
 _MOST_REPEATS = 100
-
-
-class BaselineState(NamedTuple):
-    """What was evaluated.
-
-    Attributes:
-      evaluated: architectures in their order, none of them twice.
-    """
-
-    evaluated: tuple[Evaluated, ...] = ()
 
 
 def random_search(places: Sequence[int]) -> SearchAlgorithm:
@@ -40,13 +27,13 @@ def random_search(places: Sequence[int]) -> SearchAlgorithm:
       places: of the architectures that may be drawn.
 
     Returns:
-      The search: ``step(key, state, evaluate) -> (BaselineState, PoolStepInfo)``.
+      The search: ``step(key, state, evaluate) -> (PoolState, PoolStepInfo)``.
     """
 
     def choose(generator: np.random.Generator, known: dict[int, Evaluation]) -> int:
-        return _any_left(generator, places, known)
+        return any_left(generator, places, known)
 
-    return _search("random_search", len(places), choose)
+    return pool_search("random_search", len(places), choose)
 
 
 def ranked(scores: Float[np.ndarray, " pool"]) -> SearchAlgorithm:
@@ -67,7 +54,7 @@ def ranked(scores: Float[np.ndarray, " pool"]) -> SearchAlgorithm:
         del generator
         return next(place for place in order if place not in known)
 
-    return _search("ranked", len(order), choose)
+    return pool_search("ranked", len(order), choose)
 
 
 def regularised_evolution(
@@ -100,7 +87,7 @@ def regularised_evolution(
 
     def choose(generator: np.random.Generator, known: dict[int, Evaluation]) -> int:
         if len(known) < population_size:
-            return _any_left(generator, places, known)
+            return any_left(generator, places, known)
         youngest = list(known)[-population_size:]
         for _ in range(_MOST_REPEATS):
             drawn = generator.choice(youngest, sample_size, replace=False)
@@ -108,9 +95,9 @@ def regularised_evolution(
             child = neighbour_fn(generator, int(parent))
             if child is not None and child not in known:
                 return child
-        return _any_left(generator, places, known)
+        return any_left(generator, places, known)
 
-    return _search("regularised_evolution", len(places), choose)
+    return pool_search("regularised_evolution", len(places), choose)
 
 
 def reinforce(
@@ -143,9 +130,9 @@ def reinforce(
             row = tuple(int(generator.choice(num_choices, p=p)) for p in probabilities)
             if row in place_of and place_of[row] not in known:
                 return place_of[row]
-        return _any_left(generator, range(len(genotypes)), known)
+        return any_left(generator, range(len(genotypes)), known)
 
-    return _search("reinforce", len(genotypes), choose)
+    return pool_search("reinforce", len(genotypes), choose)
 
 
 def _policy(genotypes, num_choices: int, known, learning_rate: float, decay: float):
@@ -167,29 +154,5 @@ def _softmax(logits):
     return powers / powers.sum(-1, keepdims=True)
 
 
-def _any_left(generator: np.random.Generator, places: Sequence[int], known) -> int:
-    """One of the places that are not known, drawn uniformly."""
-    left = [place for place in places if place not in known]
-    return left[generator.integers(len(left))]
-
-
 def _or_least(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-
-def _search(where: str, num_usable: int, choose) -> SearchAlgorithm:
-    """A search whose next architecture depends on what is known, in its order, and on chance."""
-
-    def init(key: Key) -> BaselineState:
-        del key
-        return BaselineState()
-
-    def step(key: Key, state: BaselineState, evaluate: EvaluateFn):
-        known = {one.place: one.evaluation for one in state.evaluated}
-        check_left(where, len(known), num_usable)
-        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-        place = choose(generator, known)
-        evaluated = (*state.evaluated, Evaluated(place, evaluate(place)))
-        return BaselineState(evaluated), step_info(evaluated)
-
-    return SearchAlgorithm(init, step)

@@ -55,13 +55,13 @@ def hnas(
     A step evaluates one architecture: that which the objective selects with constants of which
     Bayesian optimisation (a Gaussian process, expected improvement) hopes for most. Constants that
     select an architecture evaluated before are told its value, and others are tried, ten times;
-    then the best of the architectures that were not evaluated is taken. What failed is told the
-    least value seen.
+    then the best of the architectures that were not evaluated is taken, as it always is where the
+    objective has no constants. What failed is told the least value seen.
 
     Args:
       objective_fn: ``point -> [pool]``, lower is better; not finite for what must not be selected,
         whatever the constants.
-      num_constants: numbers in a point.
+      num_constants: numbers in a point; 0 goes down the order of the objective.
       probes: points that are tried first, for example those of ``grid_probes``.
       exploration: expected improvements are counted from so far above the best value, in the unit
         of values.
@@ -86,8 +86,10 @@ def hnas(
     def step(key: Key, state: HnasState, evaluate: EvaluateFn) -> tuple[HnasState, PoolStepInfo]:
         known = {one.place for one in state.evaluated}
         tried = state.probes
-        for attempt in range(_MOST_REPEATS):
-            if len(tried) < len(probes):
+        for attempt in range(_MOST_REPEATS if num_constants else 1):
+            if not num_constants:
+                point = ()
+            elif len(tried) < len(probes):
                 point = tuple(map(float, probes[len(tried)]))
             else:
                 seed = int(jax.random.bits(jax.random.fold_in(key, attempt)))
@@ -111,6 +113,8 @@ def hnas(
 
 def grid_probes(num_constants: int) -> tuple[Point, ...]:
     """The middle of the unit cube and, of two constants, the middles of its quarters."""
+    if num_constants == 0:
+        return ()
     middle = (0.5,) * num_constants
     if num_constants != 2:
         return (middle,)

@@ -5,10 +5,15 @@ Its state holds all that was asked and answered, so that a state and a key deter
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
+import jax
+import numpy as np
+
 from nasjax.errors import InputError
+from nasjax.search.base import SearchAlgorithm
+from nasjax.types import Key
 
 
 class Evaluation(NamedTuple):
@@ -39,6 +44,16 @@ class Evaluated(NamedTuple):
 
     place: int
     evaluation: Evaluation
+
+
+class PoolState(NamedTuple):
+    """What was evaluated.
+
+    Attributes:
+      evaluated: architectures in their order, none of them twice.
+    """
+
+    evaluated: tuple[Evaluated, ...] = ()
 
 
 class PoolStepInfo(NamedTuple):
@@ -90,3 +105,41 @@ def check_left(where: str, num_evaluated: int, num_usable: int) -> None:
             f"{where}: there must be an architecture that was not evaluated yet, got "
             f"{num_evaluated} evaluations of {num_usable} usable ones. Ask for fewer steps."
         )
+
+
+def any_left(generator: np.random.Generator, places: Sequence[int], known: Container[int]) -> int:
+    """One of the places that are not known, drawn uniformly."""
+    left = [place for place in places if place not in known]
+    return left[generator.integers(len(left))]
+
+
+def pool_search(
+    where: str,
+    num_usable: int,
+    choose: Callable[[np.random.Generator, dict[int, Evaluation]], int],
+) -> SearchAlgorithm:
+    """A search whose next architecture depends on what is known, in its order, and on chance.
+
+    Args:
+      where: its name, for errors.
+      num_usable: architectures that it may choose.
+      choose: ``(generator, known) -> place`` of one that is not known.
+
+    Returns:
+      The search: ``init(key) -> PoolState``, ``step(key, state, evaluate) -> (PoolState,
+      PoolStepInfo)``.
+    """
+
+    def init(key: Key) -> PoolState:
+        del key
+        return PoolState()
+
+    def step(key: Key, state: PoolState, evaluate: EvaluateFn) -> tuple[PoolState, PoolStepInfo]:
+        known = {one.place: one.evaluation for one in state.evaluated}
+        check_left(where, len(known), num_usable)
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        place = choose(generator, known)
+        evaluated = (*state.evaluated, Evaluated(place, evaluate(place)))
+        return PoolState(evaluated), step_info(evaluated)
+
+    return SearchAlgorithm(init, step)

@@ -1,6 +1,7 @@
 """Searches side by side over made-up scores and accuracies."""
 
 import csv
+import dataclasses
 import itertools
 import json
 
@@ -71,7 +72,8 @@ def test_an_interrupted_comparison_ends_the_same(files, tmp_path):
     whole = run_comparison(SETTINGS, *files, tmp_path / "whole")
     with pytest.raises(_StoppedError):
         run_comparison(SETTINGS, *files, tmp_path / "stopped", on_step=on_step)
-    assert run_comparison(SETTINGS, *files, tmp_path / "stopped") == whole
+    again = run_comparison(SETTINGS, *files, tmp_path / "stopped")
+    assert repr(again) == repr(whole)  # a cost that is not known is NaN, which equals nothing
     for name in ("history.jsonl", "comparison.json", "comparison.svg"):
         assert (tmp_path / "stopped" / name).read_bytes() == (
             tmp_path / "whole" / name
@@ -93,6 +95,9 @@ def test_a_metric_that_is_better_when_lower_is_turned_round(files, tmp_path):
         ({"searches": ("ranking",)}, "ranking must name a metric, got 'ranking'. Write ranking:"),
         ({"searches": ("random", "random")}, "must be distinct, got 'random,random'"),
         ({"searches": ()}, "must be distinct"),
+        ({"found": {"random": "x"}}, "must be distinct, got 'random,random'"),
+        ({"pool_size": 0}, "--pool-size: must be at least 1, got 0"),
+        ({"searches": ("predicted:",)}, "predicted must name metrics, got 'predicted:'"),
         ({"num_seeds": 0}, "--num-seeds: must be at least 1, got 0"),
         ({"seed": -1}, "--seed"),
     ],
@@ -100,6 +105,90 @@ def test_a_metric_that_is_better_when_lower_is_turned_round(files, tmp_path):
 def test_bad_settings(change, message):
     with pytest.raises(InputError, match=message):
         CompareSettings(**{"searches": ("random",), **change})
+
+
+def test_every_search_runs_on_a_part_of_the_pool(files, tmp_path):
+    """Each seed has a pool of its own, the same for all searches; training-free ones cost none."""
+    pool, table = files
+    pool = pool._replace(
+        scores={**pool.scores, "k": 1 / pool.score_of("m")}, seconds=2.0 * len(pool.genotypes)
+    )
+    names = ("hnas:m+k", "weighted:m", "predicted:m", "ranking:m", "sample:m+10", "pruning:k+m")
+    names = (*names, "random", "evolution", "reinforce", "parzen")
+    settings = CompareSettings(searches=names, pool_size=30, num_seeds=4, steps=6)
+    found = run_comparison(settings, pool, table, tmp_path / "run")
+    lines = [json.loads(x) for x in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    best = {
+        line["seed"]: line["best_values"][-1] for line in lines if line["search"] == "ranking:m"
+    }
+    assert len(set(best.values())) > 1  # the best of 30 differs by seed
+    for line in lines:
+        assert line["best_values"][-1] <= best[line["seed"]]
+    for name in ("predicted:m", "weighted:m"):
+        assert found[name]["validation"] == found["ranking:m"]["validation"]
+    assert found["pruning:k+m"]["validation"]["mean"] == pytest.approx(
+        found["ranking:m"]["validation"]["mean"], abs=0.1
+    )
+    costs = {name: (found[name]["metric_seconds"], found[name]["seconds"]) for name in names}
+    assert costs["sample:m+10"] == (20.0, 0.0) and costs["pruning:k+m"] == (60.0, 0.0)
+    assert costs["random"] == (0.0, 900.0) and costs["hnas:m+k"] == (60.0, 900.0)
+
+
+def test_finished_runs_stand_beside(files, tmp_path):
+    pool, table = files
+    for seed, cell in enumerate(CELLS[-3:]):
+        folder = tmp_path / f"nasi-{seed}"
+        folder.mkdir()
+        seconds = {"nu": 1.0, "search": 4.0} if seed else 8.0
+        record = {"space": "nasbench201", "architecture": cell, "seconds": seconds}
+        (folder / "architecture.json").write_text(json.dumps(record))
+    settings = dataclasses.replace(SETTINGS, found={"NASI": str(tmp_path / "nasi-*")})
+    found = run_comparison(settings, pool, table, tmp_path / "run")["NASI"]
+    assert found["num_searches"] == 3
+    assert found["cifar10_test"]["mean"] == pytest.approx(
+        np.linspace(40, 90, 125)[-3:].mean() / 100
+    )
+    assert found["metric_seconds"] == 6.0 and found["seconds"] == 0.0
+    for pattern, message in (("none-*", "must name folders of finished runs, got none"),):
+        settings = dataclasses.replace(SETTINGS, found={"NASI": str(tmp_path / pattern)})
+        with pytest.raises(InputError, match=message):
+            run_comparison(settings, pool, table, tmp_path / "other")
+    (tmp_path / "nasi-1" / "architecture.json").unlink()
+    settings = dataclasses.replace(SETTINGS, found={"NASI": str(tmp_path / "nasi-*")})
+    with pytest.raises(InputError, match="nasi-1 must be the folder of a run that has ended"):
+        run_comparison(settings, pool, table, tmp_path / "other")
+
+
+def test_scores_of_other_files_have_a_name_before_them(files, tmp_path):
+    pool, _ = files
+    other = pool.part(np.arange(10, 20))
+    both = pool.with_scores("narrow", other)
+    values = both.score_of("narrow/m")
+    assert np.isnan(np.delete(values, range(10, 20))).all()
+    np.testing.assert_array_equal(values[10:20], pool.score_of("m")[10:20])
+    assert not both.is_higher_better("narrow/condition_number") and both.is_higher_better(
+        "narrow/m"
+    )
+    assert both.sha256 != pool.sha256
+    with pytest.raises(InputError, match="--also: must have a name of its own .* got 'narrow'"):
+        both.with_scores("narrow", other)
+    with pytest.raises(InputError, match="got 'a/b'"):
+        both.with_scores("a/b", other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"searches": ("sample:m",)}, "sample must name a metric and a number above 0, got 'm'."),
+        ({"searches": ("ranking:n",)}, "unknown metric 'n'"),
+        ({"pool_size": 10**6}, "--pool-size: must be at most the 1.. architectures of"),
+    ],
+)
+def test_what_only_the_pool_tells(files, tmp_path, change, message):
+    settings = CompareSettings(**{"searches": ("random",), **change})
+    with pytest.raises(InputError, match=message):
+        run_comparison(settings, *files, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_steps_than_architectures(files, tmp_path):
