@@ -21,7 +21,7 @@ from nasjax.cli_common import (
     print_files,
     step_progress,
 )
-from nasjax.cli_hnas import compare, search_hnas
+from nasjax.cli_hnas import compare, correlate, search_hnas
 from nasjax.cli_score import score
 from nasjax.cli_train import evaluate, train
 from nasjax.errors import InputError
@@ -46,6 +46,7 @@ app.command("train")(train)
 app.command("evaluate")(evaluate)
 search_app.command("hnas")(search_hnas)
 app.command("compare")(compare)
+app.command("correlate")(correlate)
 _UsageError = typer.BadParameter.__base__
 """What typer raises for options that it cannot parse; it has no public name of its own."""
 

@@ -177,6 +177,86 @@ def compare(
     print(f"written to {out}: comparison.json, history.jsonl, comparison.svg, comparison.png")
 
 
+def correlate(
+    scores: ScoresOption,
+    metrics: Annotated[
+        str, typer.Option(help="M of the bounds, joined by commas; an empty string for none.")
+    ] = "trace:hnas",
+    kappa: Annotated[
+        str, typer.Option(help="The condition number, a metric of the scores.")
+    ] = "condition_number:hnas",
+    bounds: Annotated[
+        str, typer.Option(help="As for `nasjax search hnas`, joined by commas.")
+    ] = "realizable,realizable_trade_off,realizable_kappa,non_realizable",
+    sets: Annotated[
+        str | None,
+        typer.Option(help="Metrics put together, joined by +, the sets joined by commas."),
+    ] = None,
+    accuracy: Annotated[str, typer.Option(help="What correlations are with.")] = "cifar10_test",
+    validation: Annotated[
+        str, typer.Option(help="What the searches see that tune constants.")
+    ] = "cifar10_validation_12",
+    ranges: Annotated[
+        str, typer.Option(help="Of mu and nu: scaled, or hnas: the numbers of the paper's code.")
+    ] = "scaled",
+    steps: Annotated[int, typer.Option(help="Architectures that a search evaluates.")] = 20,
+    num_seeds: Annotated[int, typer.Option(help="Searches of each kind.")] = 10,
+    also: AlsoOption = None,
+    table: TableOption = None,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [runs/correlate-SCORES-seedSEED]")
+    ] = None,
+) -> None:
+    """Correlate the bounds of HNAS, and sets of metrics, with known accuracies."""
+    from nasjax.runs import CorrelateSettings, run_correlation
+
+    settings = CorrelateSettings(
+        metrics=tuple(metrics.split(",")) if metrics else (),
+        kappa=kappa,
+        bounds=tuple(bounds.split(",")),
+        sets=tuple(tuple(one.split("+")) for one in sets.split(",")) if sets else (),
+        accuracy=accuracy,
+        validation=validation,
+        ranges=ranges,
+        steps=steps,
+        num_seeds=num_seeds,
+        seed=seed,
+    )
+    pool = _load_pool(scores, also)
+    loaded = _load_table(table, pool)
+    out = out or Path("runs") / f"correlate-{scores.stem}-seed{seed}"
+    with step_progress(_PHASES) as on_step:
+        rows = run_correlation(settings, pool, loaded, out, on_step=on_step)
+    print(
+        f"Spearman correlation with {accuracy} (95 % interval, or standard deviation over "
+        f"{num_seeds} searches); with architectures without a score last; Kendall's tau; Spearman "
+        "within the best 10 %"
+    )
+    shown = Table("score", "form", "tuned by", "Spearman", "all", "tau", "top", "num", box=None)
+    for row in rows:
+        numbers = (_decimals(row[name]) for name in ("spearman_all", "kendall", "spearman_top"))
+        told = (row["score"], row["form"], row["tuned_by"], _spearman_of(row))
+        shown.add_row(*told, *numbers, str(row["num"]))
+    console.print(shown)
+    print(
+        f"written to {out}: correlations.csv, correlations.json, history.jsonl, correlations.svg, "
+        "correlations.png"
+    )
+
+
+def _decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _spearman_of(row) -> str:
+    if row["std"] is not None:
+        return f"{_decimals(row['spearman'])} ± {row['std']:.3f}"
+    if row["low"] is not None:
+        return f"{_decimals(row['spearman'])} ({row['low']:.2f} to {row['high']:.2f})"
+    return _decimals(row["spearman"])
+
+
 def _load_pool(scores: Path, also: list[str] | None, space: str | None = None):
     from nasjax.runs import load_scored_pool
 
@@ -213,7 +293,11 @@ def _best(record) -> str:
     return "" if best is None else f"best {100 * best:.2f} %"
 
 
-_PHASES = {"evaluations": ("evaluating", _best), "searches": ("searching", lambda record: "")}
+_PHASES = {
+    "evaluations": ("evaluating", _best),
+    "searches": ("searching", lambda record: ""),
+    "rows": ("correlating", lambda record: f"{record['score']}, {record['form']}"),
+}
 """What the bar of a phase is called, and what stands beside it."""
 
 

@@ -1,6 +1,7 @@
 """Benchmark tables, correlations and pictures: what is known and shown about architectures."""
 
 from nasjax.evaluation.correlation import KINDS, Correlation, correlation
+from nasjax.evaluation.correlation_plot import draw_correlations
 from nasjax.evaluation.curves import draw_curves
 from nasjax.evaluation.nats_tables import load_nats_bench
 from nasjax.evaluation.plots import draw_cells
@@ -16,6 +17,7 @@ __all__ = [
     "correlation",
     "draw_cells",
     "draw_comparison",
+    "draw_correlations",
     "draw_curves",
     "draw_search",
     "draw_validation",

@@ -28,7 +28,7 @@ class TradeOffRanges(NamedTuple):
       is_scaled: whether metric and condition number are divided by their medians over the pool.
     """
 
-    log10_mu: tuple[float, float] = (-4.0, 2.0)
+    log10_mu: tuple[float, float] = (-8.0, 2.0)
     nu: tuple[float, float] | None = None
     is_scaled: bool = True
 

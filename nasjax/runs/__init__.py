@@ -1,6 +1,7 @@
 """Whole runs: from settings to a folder of results, with progress and resumption."""
 
 from nasjax.runs.compare import SEARCHES, CompareSettings, run_comparison
+from nasjax.runs.correlate import CorrelateSettings, run_correlation
 from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
 from nasjax.runs.hnas import HnasSettings, PoolSearchResult, run_hnas, table_evaluation
 from nasjax.runs.nasi import DEFAULTS, NasiResult, NasiSettings, run_nasi, versions
@@ -27,6 +28,7 @@ __all__ = [
     "NasiResult",
     "SEARCHES",
     "CompareSettings",
+    "CorrelateSettings",
     "NasiSettings",
     "PoolSearchResult",
     "Process",
@@ -52,6 +54,7 @@ __all__ = [
     "request_sample",
     "request_strings",
     "run_comparison",
+    "run_correlation",
     "run_hnas",
     "run_nasi",
     "run_score",

@@ -1,7 +1,7 @@
 """HNAS: the few constants of a training-free objective, tuned by a few evaluations."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from nasjax.types import Key
 Point = tuple[float, ...]
 """Constants of an objective, each brought to [0, 1]."""
 
-_MOST_REPEATS = 10
+_NUM_CANDIDATES, _MOST_REPEATS = 512, 10
 
 
 class Probe(NamedTuple):
@@ -48,15 +48,16 @@ def hnas(
     num_constants: int,
     *,
     probes: tuple[Point, ...] = (),
-    exploration: float = 0.01,
+    exploration: float = 0.001,
 ) -> SearchAlgorithm:
     """Hybrid NAS (HNAS, Algorithm 1) over a pool of scored architectures.
 
     A step evaluates one architecture: that which the objective selects with constants of which
-    Bayesian optimisation (a Gaussian process, expected improvement) hopes for most. Constants that
-    select an architecture evaluated before are told its value, and others are tried, ten times;
-    then the best of the architectures that were not evaluated is taken, as it always is where the
-    objective has no constants. What failed is told the least value seen.
+    Bayesian optimisation (a Gaussian process, expected improvement) hopes for most, of 512 that are
+    drawn uniformly. Constants that select an architecture evaluated before are told its value, ten
+    in a step, and the next are tried; where all do, the best of the architectures that were not
+    evaluated is taken, as it always is where the objective has no constants. What failed is told
+    the least value seen.
 
     Args:
       objective_fn: ``point -> [pool]``, lower is better; not finite for what must not be selected,
@@ -68,7 +69,7 @@ def hnas(
 
     Returns:
       The search: ``init(key) -> HnasState``, ``step(key, state, evaluate) -> (state,
-      PoolStepInfo)``. It costs a fit of a Gaussian process and an arg-min a try, some 0.1 s.
+      PoolStepInfo)``. A step costs a fit of a Gaussian process and an arg-min a try, some 0.1 s.
 
     Raises:
       InputError: (of ``step``) if no architecture is left that could be selected.
@@ -83,23 +84,26 @@ def hnas(
         del key
         return HnasState()
 
+    def points(key: Key, state: HnasState) -> Iterator[Point]:
+        if not num_constants:
+            yield ()
+            return
+        for probe in probes[len(state.probes) :]:
+            yield tuple(map(float, probe))
+        seed = int(jax.random.bits(key))
+        yield from _by_hope(state, num_constants, exploration, seed)
+
     def step(key: Key, state: HnasState, evaluate: EvaluateFn) -> tuple[HnasState, PoolStepInfo]:
         known = {one.place for one in state.evaluated}
         tried = state.probes
-        for attempt in range(_MOST_REPEATS if num_constants else 1):
-            if not num_constants:
-                point = ()
-            elif len(tried) < len(probes):
-                point = tuple(map(float, probes[len(tried)]))
-            else:
-                seed = int(jax.random.bits(jax.random.fold_in(key, attempt)))
-                point = _suggested(tried, state.evaluated, num_constants, exploration, seed)
+        for point in points(key, state):
             scores = np.asarray(objective_fn(point), np.float64)
             is_usable = np.isfinite(scores)
             check_left("hnas", len(known), int(is_usable.sum()))
             scores = np.where(is_usable, scores, np.inf)
             place = int(np.argmin(scores))
-            tried = (*tried, Probe(point, place))
+            if place not in known or len(tried) < len(state.probes) + _MOST_REPEATS:
+                tried = (*tried, Probe(point, place))
             if place not in known:
                 break
         else:
@@ -121,24 +125,32 @@ def grid_probes(num_constants: int) -> tuple[Point, ...]:
     return (middle, (0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75))
 
 
-def _suggested(tried, evaluated, num_constants: int, exploration: float, seed: int) -> Point:
-    """Where the expected improvement is greatest, by what was tried alone."""
+def _by_hope(state: HnasState, num_constants: int, exploration: float, seed: int) -> list[Point]:
+    """Points drawn uniformly, those with the greatest expected improvement first."""
     from bayes_opt import BayesianOptimization, acquisition  # slow to import
 
-    values = {one.place: one.evaluation.value for one in evaluated}
+    drawn = np.random.default_rng(seed).random((_NUM_CANDIDATES, num_constants))
+    values = {one.place: one.evaluation.value for one in state.evaluated}
     fine = [value for value in values.values() if not math.isnan(value)]
+    if not fine:
+        return [tuple(point) for point in drawn.tolist()]
     names = [f"constant_{number:02d}" for number in range(num_constants)]
+    improvement = acquisition.ExpectedImprovement(xi=exploration)
     optimizer = BayesianOptimization(
         None,
         {name: (0.0, 1.0) for name in names},
-        acquisition_function=acquisition.ExpectedImprovement(xi=exploration),
+        acquisition_function=improvement,
         random_state=seed,
         verbose=0,
         allow_duplicate_points=True,
     )
-    for probe in {probe.point: probe for probe in tried}.values():
+    optimizer.set_gp_params(n_restarts_optimizer=1)
+    for probe in {probe.point: probe for probe in state.probes}.values():
         value = values[probe.place]
-        told = (min(fine) if fine else 0.0) if math.isnan(value) else value
+        told = min(fine) if math.isnan(value) else value
         optimizer.register(dict(zip(names, probe.point, strict=True)), told)
-    found = optimizer.suggest()
-    return tuple(float(found[name]) for name in names)
+    asked = [dict(zip(names, point, strict=True)) for point in drawn.tolist()]
+    mean, std = optimizer.predict(asked, return_std=True)
+    improvement.y_max = max(fine)
+    hope = improvement.base_acq(mean, np.maximum(std, 1e-12))
+    return [tuple(point) for point in drawn[np.argsort(-hope, kind="stable")].tolist()]

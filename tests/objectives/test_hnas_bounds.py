@@ -38,6 +38,8 @@ def test_bounds_are_their_formulas():
         ("realizable_kappa", realizable_with_kappa(METRIC, KAPPA)),
         ("realizable_trade_off", realizable_with_trade_off(METRIC, 0.1, 3.0)),
         ("non_realizable", non_realizable(METRIC, KAPPA, 0.1, 3.0)),
+        # |M^2 - 3| is 2, 1, 13, 2.75.
+        ("non_realizable:code", np.float32([10.2, 15.1, 6.3, 80.275])),
     ):
         np.testing.assert_array_equal(BOUNDS[bound].fn(METRIC, KAPPA, 0.1, 3.0), expected)
 
@@ -68,14 +70,21 @@ def test_what_has_no_metric_or_condition_number_never_wins(bad):
 
 
 def test_constants_are_places_in_ranges_without_units():
-    point = (2 / 3, 0.25)
-    # Medians 1.5 and 25; log10 mu = -4 + 6 * 2 / 3 = 0; nu is a quarter up the squares.
+    point = (0.8, 0.25)
+    # Medians 1.5 and 25; log10 mu = -8 + 10 * 0.8 = 0; nu is a quarter up the squares.
     metric, kappa = METRIC / 1.5, KAPPA / 25
     nu = np.quantile(metric**2, 0.25)
     expected = kappa / metric + (metric**2 - nu) ** 2
     np.testing.assert_allclose(trade_off_objective(METRIC, KAPPA)(point), expected, rtol=1e-12)
     scaled = trade_off_objective(1e3 * METRIC, 1e5 * KAPPA)(point)
     np.testing.assert_allclose(scaled, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bound", ["realizable", "realizable_kappa"])
+def test_bounds_without_constants_take_none(bound):
+    found = trade_off_objective(METRIC, KAPPA, bound=bound)(())
+    expected = BOUNDS[bound].fn(METRIC / 1.5, KAPPA / 25, 0.0, 0.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_the_papers_ranges_are_in_the_units_of_its_metrics():

@@ -77,7 +77,7 @@ def test_failures_are_recorded_and_the_search_goes_on():
         return Evaluation(math.nan, 3.0, "diverged") if place > 60 else _smooth(place)
 
     search = hnas(_objective, 1, probes=((0.9,), (0.5,)))
-    state, infos = _run(search, evaluate, 8)
+    state, infos = _run(search, evaluate, 12)
     assert math.isnan(infos[0].best_value) and infos[0].best_place is None
     assert state.evaluated[0].evaluation.failure == "diverged"
     assert infos[1].best_place == 50 and infos[1].seconds == 13.0
