@@ -51,14 +51,41 @@ AlsoOption = Annotated[
 
 
 def search_hnas(
-    scores: ScoresOption,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            help="Scored architectures: a folder of `nasjax score`, or a CSV file with a column "
+            "`architecture` and a column for each metric. [--pool-size are drawn and scored]"
+        ),
+    ] = None,
     space: Annotated[
-        str | None, typer.Option(help="Search space of a CSV file. [nasbench201]")
+        str | None, typer.Option(help="Search space. [that of the scores, or nasbench201]")
     ] = None,
     also: AlsoOption = None,
+    pool_size: Annotated[
+        int, typer.Option(help="Without --scores: so many are drawn, and scored first.")
+    ] = 500,
     table: TableOption = None,
     accuracy: AccuracyOption = "cifar10_validation_12",
     evaluation_seconds: SecondsOption = 150.0,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Evaluate by training, as `nasjax train` does it, not by the table. "
+            "[hnas_candidate in spaces without a table]"
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Images to score and to train with, as for `nasjax train`. [the recipe's; random "
+            "where scores alone need them]"
+        ),
+    ] = None,
+    test_data: Annotated[
+        str | None, typer.Option(help="With npz:PATH: npz:PATH of the examples to test with.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of each training. [the recipe's]")] = None,
     metric: Annotated[str, typer.Option(help="M, a metric of the scores.")] = "trace:hnas",
     kappa: Annotated[
         str, typer.Option(help="The condition number, a metric of the scores.")
@@ -87,7 +114,7 @@ def search_hnas(
     ] = None,
 ) -> None:
     """Select an architecture by a training-free bound, tuned by a few evaluations (HNAS)."""
-    from nasjax.runs import HnasSettings, run_hnas, table_evaluation
+    from nasjax.runs import HnasSettings, run_hnas, table_evaluation, training_evaluation
 
     settings = HnasSettings(
         metric=metric,
@@ -98,22 +125,78 @@ def search_hnas(
         steps=steps,
         seed=seed,
     )
-    pool = _load_pool(scores, also, space)
-    loaded = _load_table(table, pool)
-    evaluate = table_evaluation(pool, loaded, accuracy, evaluation_seconds)
     name = "weighted" if settings.weighted else metric.replace(":", "-")
-    out = out or Path("runs") / f"hnas-{scores.stem}-{name}-seed{seed}"
+    stem = scores.stem if scores else f"{space or 'nasbench201'}-{pool_size}"
+    out = out or Path("runs") / f"hnas-{stem}-{name}-seed{seed}"
+    is_trained = recipe is not None or (space or _space_of(scores)) != "nasbench201"
+    if is_trained and table is not None:
+        raise InputError(
+            "--table: evaluations are looked up or trained, got a table together with "
+            f"{f'--recipe {recipe}' if recipe else 'a space that has none'}. Leave one out."
+        )
+    if not is_trained and (epochs is not None or test_data is not None):
+        raise InputError("--epochs, --test-data: need a training, got none. Give --recipe.")
+    recipe = recipe or "hnas_candidate"
+    if scores is None:
+        scores = _scored(
+            settings, space or "nasbench201", pool_size, _data(data, recipe, is_trained), out
+        )
+    pool = _load_pool(scores, also, space)
+    loaded = None if is_trained else _load_table(table, pool)
     with step_progress(_PHASES) as on_step:
+        if is_trained:
+            evaluate, told = training_evaluation(
+                *(pool, out / "evaluations"),
+                recipe=recipe,
+                data=data,
+                test_data=test_data,
+                epochs=epochs,
+                seed=seed,
+                on_report=lambda *report: on_step("training", *report),
+            )
+        else:
+            evaluate = table_evaluation(pool, loaded, accuracy, evaluation_seconds)
+            told = {"table": accuracy, "seconds": evaluation_seconds}
         result = run_hnas(
-            settings,
-            pool,
-            evaluate,
-            out,
-            evaluated_by={"table": accuracy, "seconds": evaluation_seconds},
-            table=loaded,
-            on_step=on_step,
+            settings, pool, evaluate, out, evaluated_by=told, table=loaded, on_step=on_step
         )
     _print(result, out)
+
+
+def _space_of(scores: Path | None) -> str:
+    from nasjax.runs import load_scored_pool
+
+    return "nasbench201" if scores is None else load_scored_pool(scores).space.name
+
+
+def _data(data: str | None, recipe: str, is_trained: bool) -> str:
+    """What a pool is scored with: the images that candidates are trained with, if they are."""
+    from nasjax.training import get_recipe
+
+    return data or (get_recipe(recipe).data if is_trained else "random")
+
+
+def _scored(settings, space: str, pool_size: int, data: str, out: Path) -> Path:
+    """Scores a pool beside the folder of a search, or goes on with it."""
+    from nasjax.runs import ScoreSettings, request_sample, run_score
+
+    asked = settings.weighted or (settings.metric, settings.kappa)
+    scoring = ScoreSettings(
+        space=space,
+        metrics=tuple(dict.fromkeys(asked)),
+        data=data,
+        cells=_CELLS.get(space),
+        seed=settings.seed,
+    )
+    folder = out.parent / f"{out.name}-scores"
+    with step_progress(_PHASES, waiting="compiling ...") as on_step:
+        request = request_sample(scoring.space_of(), pool_size, settings.seed)
+        run_score(scoring, request, folder, on_step=on_step)
+    return folder
+
+
+_CELLS = {"darts": 5}
+"""Of the networks that pools are scored with, HNAS's; other spaces have those of `nasjax score`."""
 
 
 def compare(
@@ -288,12 +371,19 @@ def _load_table(table: Path | None, pool):
     return load_nasbench201_table(table)
 
 
+def _loss(record) -> str:
+    loss = record.get("loss", record.get("train_loss"))
+    return "" if loss is None else f"loss {loss:.3f}"
+
+
 def _best(record) -> str:
     best = record["best_value"]
     return "" if best is None else f"best {100 * best:.2f} %"
 
 
 _PHASES = {
+    "scores": ("scoring", lambda record: ""),
+    "training": ("training", _loss),
     "evaluations": ("evaluating", _best),
     "searches": ("searching", lambda record: ""),
     "rows": ("correlating", lambda record: f"{record['score']}, {record['form']}"),

@@ -61,6 +61,13 @@ def train(
         int | None, typer.Option(help="A stage, but in DARTS in all. [the recipe's]")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The first. [the recipe's]")] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(
+            help="Part of the examples to train with that is kept apart and tested with instead. "
+            "[the recipe's]"
+        ),
+    ] = None,
     num_parts: Annotated[
         int, typer.Option(help="Micro-batches of a device's part of a batch, to save memory.")
     ] = 1,
@@ -106,6 +113,7 @@ def train(
         channels=channels,
         cells=cells,
         learning_rate=learning_rate,
+        held_out=held_out,
         num_parts=num_parts,
         compute_dtype=compute_dtype,
         seed=seed,

@@ -53,6 +53,65 @@ def test_a_comparison_prints_a_table(files):
     assert (files / "runs/compare-made-seed0/comparison.png").exists()
 
 
+RECIPE = """
+import dataclasses
+from nasjax.training import get_recipe
+
+networks = {"nasbench201": {"channels": 2, "num_cells": 1}}
+RECIPE = dataclasses.replace(get_recipe("quick"), networks=networks, epochs=1, batch_size=480)
+"""
+
+
+def test_a_pool_is_scored_and_candidates_are_trained(files):
+    (files / "mine.py").write_text(RECIPE)
+    options = ("--pool-size", "3", "--recipe", "mine.py", "--data", "digits", "--metric", "naswot")
+    options = (*options, "--bound", "realizable", "--steps", "2", "--seed", "2", "--out", "run")
+    out = _run("search", "hnas", *options)
+    record = json.loads((files / "run/architecture.json").read_text())
+    assert record["architecture"] in out.splitlines() and "cost of scores" in out
+    assert record["num_evaluations"] == 2 and record["seconds"]["evaluations"] > 0
+    assert record["evaluated_by"]["training"]["held_out"] == 0.1
+    assert record["scores"]["file"] == "run-scores/scores.csv"
+    assert len(list((files / "run/evaluations").iterdir())) == 2
+    assert "nothing was run again" in _run("search", "hnas", *options)
+
+
+def test_a_table_of_correlations_is_printed(files):
+    options = ("--scores", "made.csv", "--also", "o=made.csv", "--table", "table.csv")
+    out = _run("correlate", *options, "--metrics", "m", "--kappa", "o/k", "--num-seeds", "2")
+    assert "1.000" in next(
+        line for line in out.splitlines() if line.split()[:2] == ["m", "realizable"]
+    )
+    assert (files / "runs/correlate-made-seed0/correlations.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--recipe", "quick", "--table", "table.csv"), "--table: .* together with --recipe quick"),
+        (("--table", "table.csv", "--epochs", "3"), "--epochs, --test-data: need a training"),
+        (
+            ("--table", "table.csv", "--also", "x"),
+            "--also: must be NAME=PATH, each name once, got 'x'",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(files, options, message):
+    arguments = (
+        "search",
+        "hnas",
+        "--scores",
+        "made.csv",
+        "--metric",
+        "m",
+        "--kappa",
+        "k",
+        *options,
+    )
+    with pytest.raises(InputError, match=message):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
 def test_a_table_must_be_given(files):
     for command in (("search", "hnas"), ("compare",)):
         with pytest.raises(InputError, match="accuracies must be given, .*got none and nasbench"):

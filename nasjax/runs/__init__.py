@@ -1,5 +1,6 @@
 """Whole runs: from settings to a folder of results, with progress and resumption."""
 
+from nasjax.runs.candidates import CandidateEvaluation, training_evaluation
 from nasjax.runs.compare import SEARCHES, CompareSettings, run_comparison
 from nasjax.runs.correlate import CorrelateSettings, run_correlation
 from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
@@ -27,6 +28,7 @@ __all__ = [
     "HnasSettings",
     "NasiResult",
     "SEARCHES",
+    "CandidateEvaluation",
     "CompareSettings",
     "CorrelateSettings",
     "NasiSettings",
@@ -62,5 +64,6 @@ __all__ = [
     "run_validation",
     "score_torch_weights",
     "table_evaluation",
+    "training_evaluation",
     "versions",
 ]

@@ -177,6 +177,14 @@ class RunFolder:
         """Writes a JSON file, atomically. Numbers that are not finite become null."""
         self._write(name, _to_json(record, indent=2).encode() + b"\n")
 
+    def read_json(self, name: str) -> dict[str, Any]:
+        """What ``write_json`` wrote; nothing where there is no such file, or another."""
+        try:
+            held = json.loads((self.path / name).read_text())
+        except (OSError, ValueError):
+            return {}
+        return held if isinstance(held, dict) else {}
+
     def write_text(self, name: str, text: str) -> None:
         """Writes a text file, atomically."""
         self._write(name, text.encode())

@@ -188,6 +188,11 @@ class _Hooks:
 
     @property
     def seconds(self) -> float:
+        """Of training; where it had ended before, those that it had taken."""
+        if self._folder is not None and not self.history:
+            held = self._folder.read_json(_RESULT).get("seconds")
+            if isinstance(held, float):
+                return held
         return self._before_s + time.monotonic() - self._start_s
 
     def report(self, record: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ COMPUTE_DTYPES = ("float32", "bfloat16")
 RUNNING_RATE = 0.1
 """PyTorch's momentum of running batch statistics."""
 
-_OF_RECIPE = ("epochs", "batch_size", "learning_rate", "image_size")
+_OF_RECIPE = ("epochs", "batch_size", "learning_rate", "image_size", "held_out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,7 @@ class TrainSettings:
       channels: of the first stage.
       cells: of the network.
       learning_rate: the first.
+      held_out: the part of the examples to train with that is kept apart and tested with instead.
       num_parts: micro-batches of a device's part of a batch.
       compute_dtype: ``"float32"`` or ``"bfloat16"``.
       seed: of everything random.
@@ -57,6 +58,7 @@ class TrainSettings:
     channels: int | None = None
     cells: int | None = None
     learning_rate: float | None = None
+    held_out: float | None = None
     num_parts: int = 1
     compute_dtype: str = "float32"
     seed: int = 0
