@@ -102,6 +102,16 @@ def check_scores(names):
         assert names["found"]["naswot"].value > 0.4
 
 
+def check_hnas(names):
+    record = names["result"].record
+    assert record["num_evaluations"] == 5 and record["num_failed"] == 0
+    assert record["value"] > 0.5
+    assert 1 < len(names["names"]) < len(names["pool"].genotypes)
+    places = [one.place for one in names["state"].evaluated]
+    assert len(set(places)) == len(places) >= 3
+    assert names["before"].weights[0] == names["before"].weights[1] != names["after"].weights[0]
+
+
 def check_training(names):
     steps = names["run"].record["steps"]
     assert 0 < names["run"].num_run < steps == 8 * (1437 // 64)
@@ -113,5 +123,6 @@ CHECKS = {
     "00_nasi.ipynb": check_nasi,
     "01_validate_ntk.ipynb": check_validation,
     "02_score_nasbench201.ipynb": check_scores,
+    "03_hnas.ipynb": check_hnas,
     "05_train.ipynb": check_training,
 }

@@ -103,8 +103,8 @@ def _pruning(pool: ScoredPool, metrics: str) -> SearchAlgorithm:
     kappa, _, regions = metrics.partition("+")
     return pruning(
         pool.genotypes,
-        pool.score_of(kappa or "condition_number:tenas"),
-        pool.score_of(regions or "linear_regions"),
+        pool.score_of(kappa or "condition_number:hnas"),
+        pool.score_of(regions or "naswot"),
     )
 
 
@@ -151,7 +151,8 @@ SEARCHES = {
         needs="a metric and a number",
     ),
     "pruning": SearchKind(
-        "pruning or pruning:KAPPA+REGIONS: pruned by both, as TE-NAS; trains none",
+        "pruning or pruning:KAPPA+REGIONS: pruned by both, as TE-NAS (by naswot for the count of "
+        "regions, which saturates); trains none",
         *(_pruning, _all),
         is_training_free=True,
     ),

@@ -109,18 +109,19 @@ def run_correlation(
       on_step: shows progress; the phase is ``"rows"``.
 
     Returns:
-      Rows: ``score``, the metrics; ``form``, a bound, or how a set is put together; ``tuned_by``,
-      empty, ``"test error"`` (the best constants in sample), ``"evaluations"`` (of searches by
-      validation accuracy), or ``"drawn evaluations"``; ``spearman`` with ``low`` and ``high``
-      (95 %, bootstrap) or, over searches, ``std``; ``spearman_all``, architectures without a
-      score last; ``kendall``; ``spearman_top``, among the 10 % with the best accuracy; ``num``;
-      ``constants``, those in sample, as places in their ranges.
+      Rows, each about all architectures of the scores' file, equivalent ones too: ``score``, the
+      metrics; ``form``, a bound, or how a set is put together; ``tuned_by``, empty, ``"test
+      error"`` (the best constants in sample), ``"evaluations"`` (of searches by validation
+      accuracy), or ``"drawn evaluations"``; ``spearman`` with ``low`` and ``high`` (95 %,
+      bootstrap) or, over searches, ``std``; ``spearman_all``, architectures without a score last;
+      ``kendall``; ``spearman_top``, among the 10 % with the best accuracy; ``num``; ``constants``,
+      those in sample, as places in their ranges.
 
     Raises:
       InputError: if the folder, the scores or the table cannot be used.
     """
     on_step = on_step or (lambda *_: None)
-    accuracy = table.accuracy_of(settings.accuracy, pool.genotypes)
+    accuracy = table.accuracy_of(settings.accuracy, pool.row_genotypes)
     units = list(_units(settings, pool, table, accuracy))
     with open_run_folder(Path(out)) as folder:
         folder.check_settings(
@@ -134,12 +135,12 @@ def run_correlation(
         num_done = len(folder.read_history())
         on_step("rows", num_done, len(units), {})
         for number, unit in enumerate(units[num_done:], num_done + 1):
-            row = _row(unit, accuracy)
+            row = _row(unit, accuracy, pool.row_places)
             folder.append_history(row)
             on_step("rows", number, len(units), row)
         rows = folder.read_history()
         folder.write_text("correlations.csv", as_csv(rows))
-        title = f"{settings.accuracy}, {len(pool.genotypes)} architectures"
+        title = f"{settings.accuracy}, {len(accuracy)} architectures"
         draw_correlations(rows, folder.path / "correlations", title=title)
         folder.write_json(
             "correlations.json",
@@ -191,7 +192,10 @@ class _Tasks:
         """The constants of a grid with the best ``spearman_all``."""
         places = np.linspace(0, 1, _GRID_SIZE)
         found = [(mu, nu) for mu in places for nu in places]
-        values = [_spearman(_failed_last(-objective_fn(point)), self._accuracy) for point in found]
+        values = [
+            _spearman(_failed_last(-objective_fn(point))[self._pool.row_places], self._accuracy)
+            for point in found
+        ]
         best = found[int(np.argmax(np.nan_to_num(values, nan=-2.0)))]
         return -objective_fn(best), [float(value) for value in best]
 
@@ -238,8 +242,8 @@ class _Tasks:
         return state, info
 
 
-def _row(unit: _Unit, accuracy) -> dict[str, Any]:
-    found = unit.scores()
+def _row(unit: _Unit, accuracy, row_places) -> dict[str, Any]:
+    found = [(scores[row_places], constants) for scores, constants in unit.scores()]
     is_top = accuracy >= np.nanquantile(accuracy, 1 - TOP_SHARE)
     columns = [
         {

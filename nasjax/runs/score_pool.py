@@ -33,7 +33,8 @@ class ScoredPool(NamedTuple):
       seconds: that scoring took; NaN where the file does not say.
       source: the file.
       sha256: of its content.
-      num_rows: of the file, equivalent architectures counted apart.
+      row_genotypes: ``[rows, ...]``, of all rows of the file, equivalent ones apart.
+      row_places: ``[rows]``, where in the pool a row's equivalent is.
     """
 
     space: Space
@@ -42,7 +43,8 @@ class ScoredPool(NamedTuple):
     seconds: float
     source: str
     sha256: str
-    num_rows: int
+    row_genotypes: Int32[np.ndarray, "rows ..."]
+    row_places: Int[np.ndarray, " rows"]
 
     def score_of(self, metric: str) -> Float[np.ndarray, " pool"]:
         """The scores of a metric.
@@ -75,7 +77,12 @@ class ScoredPool(NamedTuple):
 
     def part(self, places: Int[np.ndarray, " part"]) -> "ScoredPool":
         """The architectures at some places, with their part of the cost of scores."""
+        place_of = np.full(len(self.genotypes), -1)
+        place_of[places] = np.arange(len(places))
+        row_places = place_of[self.row_places]
         return self._replace(
+            row_genotypes=self.row_genotypes[row_places >= 0],
+            row_places=row_places[row_places >= 0],
             genotypes=self.genotypes[places],
             scores={name: values[places] for name, values in self.scores.items()},
             seconds=self.seconds * len(places) / len(self.genotypes),
@@ -154,8 +161,8 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
             f"--scores {file}: must have a column {_ARCHITECTURE!r}, columns of metrics, and rows, "
             f"got the columns {', '.join(header) or 'none'} and {max(len(rows) - 1, 0)} rows."
         )
-    first: dict[tuple, int] = {}
-    genotypes, values = [], []
+    place_of: dict[tuple, int] = {}
+    genotypes, values, row_genotypes, row_places = [], [], [], []
     for line, row in enumerate(rows[1:], 2):
         where = f"--scores {file}, line {line}"
         if len(row) != len(header):
@@ -166,8 +173,9 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         canonical = _class(chosen, genotype)
-        if canonical not in first:
-            first[canonical] = line
+        row_genotypes.append(genotype)
+        row_places.append(place_of.setdefault(canonical, len(genotypes)))
+        if len(genotypes) == row_places[-1]:
             genotypes.append(genotype)
             values.append([_score(where, name, record) for name in names])
     return ScoredPool(
@@ -177,7 +185,8 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
         float(metadata.get("seconds", {}).get("scoring", math.nan)),
         str(file),
         hashlib.sha256(content).hexdigest(),
-        len(rows) - 1,
+        np.stack(row_genotypes),
+        np.array(row_places),
     )
 
 
