@@ -21,7 +21,8 @@ from nasjax.cli_common import (
     print_files,
     step_progress,
 )
-from nasjax.cli_hnas import compare, correlate, search_hnas
+from nasjax.cli_compare import compare, correlate
+from nasjax.cli_hnas import search_hnas
 from nasjax.cli_score import score
 from nasjax.cli_train import evaluate, train
 from nasjax.errors import InputError

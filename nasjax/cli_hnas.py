@@ -1,4 +1,4 @@
-"""The commands ``nasjax search hnas`` and ``nasjax compare``."""
+"""The command ``nasjax search hnas``."""
 
 import math
 from pathlib import Path
@@ -7,47 +7,18 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from nasjax.cli_common import (
-    DATA_VARIABLE,
-    TABLE_NAME,
-    SeedOption,
-    console,
-    default_table,
-    print_files,
-    step_progress,
+from nasjax.cli_common import SeedOption, console, print_files, step_progress
+from nasjax.cli_pool import (
+    PHASES,
+    TESTED,
+    AccuracyOption,
+    AlsoOption,
+    SecondsOption,
+    TableOption,
+    load_pool,
+    load_table,
 )
 from nasjax.errors import InputError
-
-_TESTED = {
-    "cifar10_test": "CIFAR-10",
-    "cifar100_test": "CIFAR-100",
-    "imagenet16_test": "ImageNet16-120",
-}
-
-ScoresOption = Annotated[
-    Path,
-    typer.Option(
-        help="Scored architectures: a folder of `nasjax score`, or a CSV file with a column "
-        "`architecture` and a column for each metric."
-    ),
-]
-TableOption = Annotated[
-    Path | None,
-    typer.Option(help=f"NAS-Bench-201 accuracies (CSV). [{TABLE_NAME} in ${DATA_VARIABLE}]"),
-]
-AccuracyOption = Annotated[str, typer.Option(help="Which of them an evaluation gives.")]
-SecondsOption = Annotated[
-    float, typer.Option(help="What an evaluation is counted with: 12 epochs on a GPU of 2017.")
-]
-
-
-AlsoOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="NAME=PATH: other scores of these architectures, such as a narrower network's, whose "
-        "metrics are then called NAME/METRIC. May be given several times."
-    ),
-]
 
 
 def search_hnas(
@@ -141,9 +112,9 @@ def search_hnas(
         scores = _scored(
             settings, space or "nasbench201", pool_size, _data(data, recipe, is_trained), out
         )
-    pool = _load_pool(scores, also, space)
-    loaded = None if is_trained else _load_table(table, pool)
-    with step_progress(_PHASES) as on_step:
+    pool = load_pool(scores, also, space)
+    loaded = None if is_trained else load_table(table, pool)
+    with step_progress(PHASES) as on_step:
         if is_trained:
             evaluate, told = training_evaluation(
                 *(pool, out / "evaluations"),
@@ -189,7 +160,7 @@ def _scored(settings, space: str, pool_size: int, data: str, out: Path) -> Path:
         seed=settings.seed,
     )
     folder = out.parent / f"{out.name}-scores"
-    with step_progress(_PHASES, waiting="compiling ...") as on_step:
+    with step_progress(PHASES, waiting="compiling ...") as on_step:
         request = request_sample(scoring.space_of(), pool_size, settings.seed)
         run_score(scoring, request, folder, on_step=on_step)
     return folder
@@ -199,198 +170,6 @@ _CELLS = {"darts": 5}
 """Of the networks that pools are scored with, HNAS's; other spaces have those of `nasjax score`."""
 
 
-def compare(
-    scores: ScoresOption,
-    searches: Annotated[
-        str,
-        typer.Option(
-            help="Joined by commas: hnas, hnas:METRIC, hnas:METRIC+KAPPA, "
-            "weighted:METRIC+METRIC..., predicted:METRIC+METRIC..., ranking:METRIC, "
-            "sample:METRIC+N, pruning[:KAPPA+REGIONS], random, evolution, reinforce, parzen."
-        ),
-    ] = "hnas,random,evolution,reinforce",
-    found: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="LABEL=PATTERN: folders of finished searches, such as those of `nasjax search "
-            "nasi`, to stand beside. May be given several times."
-        ),
-    ] = None,
-    also: AlsoOption = None,
-    pool_size: Annotated[
-        int | None,
-        typer.Option(help="Architectures that each seed draws of the scores, for all. [all]"),
-    ] = None,
-    num_seeds: Annotated[int, typer.Option(help="Searches of each kind.")] = 10,
-    steps: Annotated[int, typer.Option(help="Architectures that each evaluates.")] = 20,
-    table: TableOption = None,
-    accuracy: AccuracyOption = "cifar10_validation_12",
-    evaluation_seconds: SecondsOption = 150.0,
-    seed: SeedOption = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [runs/compare-SCORES-seedSEED]")
-    ] = None,
-) -> None:
-    """Compare searches over scored NAS-Bench-201 cells, by one count of evaluations."""
-    from nasjax.runs import CompareSettings, run_comparison
-
-    settings = CompareSettings(
-        searches=tuple(searches.split(",")),
-        found=_pairs("--found", found),
-        pool_size=pool_size,
-        num_seeds=num_seeds,
-        steps=steps,
-        accuracy=accuracy,
-        evaluation_seconds=evaluation_seconds,
-        seed=seed,
-    )
-    pool = _load_pool(scores, also)
-    loaded = _load_table(table, pool)
-    out = out or Path("runs") / f"compare-{scores.stem}-seed{seed}"
-    with step_progress(_PHASES) as on_step:
-        compared = run_comparison(settings, pool, loaded, out, on_step=on_step)
-    console.print("mean (standard deviation), %, and seconds of evaluations and scores")
-    rows = Table("search", "valid.", "C10 test", "C100", "IN16", "eval.", "scores", box=None)
-    for name, result in compared.items():
-        spreads = (result[column] for column in ("validation", *_TESTED))
-        numbers = (f"{100 * s['mean']:.2f} ({100 * s['std']:.2f})" for s in spreads)
-        seconds = (f"{result[column]:.0f}" for column in ("seconds", "metric_seconds"))
-        rows.add_row(name, *numbers, *seconds)
-    console.print(rows)
-    print(f"written to {out}: comparison.json, history.jsonl, comparison.svg, comparison.png")
-
-
-def correlate(
-    scores: ScoresOption,
-    metrics: Annotated[
-        str, typer.Option(help="M of the bounds, joined by commas; an empty string for none.")
-    ] = "trace:hnas",
-    kappa: Annotated[
-        str, typer.Option(help="The condition number, a metric of the scores.")
-    ] = "condition_number:hnas",
-    bounds: Annotated[
-        str, typer.Option(help="As for `nasjax search hnas`, joined by commas.")
-    ] = "realizable,realizable_trade_off,realizable_kappa,non_realizable",
-    sets: Annotated[
-        str | None,
-        typer.Option(help="Metrics put together, joined by +, the sets joined by commas."),
-    ] = None,
-    accuracy: Annotated[str, typer.Option(help="What correlations are with.")] = "cifar10_test",
-    validation: Annotated[
-        str, typer.Option(help="What the searches see that tune constants.")
-    ] = "cifar10_validation_12",
-    ranges: Annotated[
-        str, typer.Option(help="Of mu and nu: scaled, or hnas: the numbers of the paper's code.")
-    ] = "scaled",
-    steps: Annotated[int, typer.Option(help="Architectures that a search evaluates.")] = 20,
-    num_seeds: Annotated[int, typer.Option(help="Searches of each kind.")] = 10,
-    also: AlsoOption = None,
-    table: TableOption = None,
-    seed: SeedOption = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [runs/correlate-SCORES-seedSEED]")
-    ] = None,
-) -> None:
-    """Correlate the bounds of HNAS, and sets of metrics, with known accuracies."""
-    from nasjax.runs import CorrelateSettings, run_correlation
-
-    settings = CorrelateSettings(
-        metrics=tuple(metrics.split(",")) if metrics else (),
-        kappa=kappa,
-        bounds=tuple(bounds.split(",")),
-        sets=tuple(tuple(one.split("+")) for one in sets.split(",")) if sets else (),
-        accuracy=accuracy,
-        validation=validation,
-        ranges=ranges,
-        steps=steps,
-        num_seeds=num_seeds,
-        seed=seed,
-    )
-    pool = _load_pool(scores, also)
-    loaded = _load_table(table, pool)
-    out = out or Path("runs") / f"correlate-{scores.stem}-seed{seed}"
-    with step_progress(_PHASES) as on_step:
-        rows = run_correlation(settings, pool, loaded, out, on_step=on_step)
-    print(
-        f"Spearman correlation with {accuracy} (95 % interval, or standard deviation over "
-        f"{num_seeds} searches); with architectures without a score last; Kendall's tau; Spearman "
-        "within the best 10 %"
-    )
-    shown = Table("score", "form", "tuned by", "Spearman", "all", "tau", "top", "num", box=None)
-    for row in rows:
-        numbers = (_decimals(row[name]) for name in ("spearman_all", "kendall", "spearman_top"))
-        told = (row["score"], row["form"], row["tuned_by"], _spearman_of(row))
-        shown.add_row(*told, *numbers, str(row["num"]))
-    console.print(shown)
-    print(
-        f"written to {out}: correlations.csv, correlations.json, history.jsonl, correlations.svg, "
-        "correlations.png"
-    )
-
-
-def _decimals(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _spearman_of(row) -> str:
-    if row["std"] is not None:
-        return f"{_decimals(row['spearman'])} ± {row['std']:.3f}"
-    if row["low"] is not None:
-        return f"{_decimals(row['spearman'])} ({row['low']:.2f} to {row['high']:.2f})"
-    return _decimals(row["spearman"])
-
-
-def _load_pool(scores: Path, also: list[str] | None, space: str | None = None):
-    from nasjax.runs import load_scored_pool
-
-    pool = load_scored_pool(scores, space=space)
-    for name, path in _pairs("--also", also).items():
-        pool = pool.with_scores(name, load_scored_pool(path, space=pool.space.name))
-    return pool
-
-
-def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    found = {}
-    for text in texts or ():
-        name, _, value = text.partition("=")
-        if not name or not value or name in found:
-            raise InputError(f"{option}: must be NAME=PATH, each name once, got {text!r}.")
-        found[name] = value
-    return found
-
-
-def _load_table(table: Path | None, pool):
-    from nasjax.evaluation import load_nasbench201_table
-
-    table = table or default_table()
-    if table is None or pool.space.name != "nasbench201":
-        raise InputError(
-            "--table: NAS-Bench-201 accuracies must be given, with scores of nasbench201, got "
-            f"{table or 'none'} and {pool.space.name}."
-        )
-    return load_nasbench201_table(table)
-
-
-def _loss(record) -> str:
-    loss = record.get("loss", record.get("train_loss"))
-    return "" if loss is None else f"loss {loss:.3f}"
-
-
-def _best(record) -> str:
-    best = record["best_value"]
-    return "" if best is None else f"best {100 * best:.2f} %"
-
-
-_PHASES = {
-    "scores": ("scoring", lambda record: ""),
-    "training": ("training", _loss),
-    "evaluations": ("evaluating", _best),
-    "searches": ("searching", lambda record: ""),
-    "rows": ("correlating", lambda record: f"{record['score']}, {record['form']}"),
-}
-"""What the bar of a phase is called, and what stands beside it."""
-
-
 def _print(result, out: Path) -> None:
     record, seconds = result.record, result.record["seconds"]
     print(record["architecture"])
@@ -398,7 +177,7 @@ def _print(result, out: Path) -> None:
     if "official_index" in record:
         rows.add_row("NAS-Bench-201 index", str(record["official_index"]))
     rows.add_row("validation accuracy", f"{100 * record['value']:.2f} %")
-    for name, label in _TESTED.items():
+    for name, label in TESTED.items():
         if "accuracies" in record:
             rows.add_row(f"{label} test accuracy", f"{100 * record['accuracies'][name]:.2f} %")
     rows.add_row("cost of evaluations", f"{seconds['evaluations']:.0f} s")

@@ -19,6 +19,7 @@ def files(tmp_path, monkeypatch):
     """The better a cell, the later its place; the metric tells it exactly."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NASJAX_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
     with open("made.csv", "w", newline="") as file:
         rows = [(cell, 1 + place, 2.0) for place, cell in enumerate(CELLS)]
         csv.writer(file).writerows([("architecture", "m", "k"), *rows])
@@ -79,9 +80,9 @@ def test_a_pool_is_scored_and_candidates_are_trained(files):
 def test_a_table_of_correlations_is_printed(files):
     options = ("--scores", "made.csv", "--also", "o=made.csv", "--table", "table.csv")
     out = _run("correlate", *options, "--metrics", "m", "--kappa", "o/k", "--num-seeds", "2")
-    assert "1.000" in next(
-        line for line in out.splitlines() if line.split()[:2] == ["m", "realizable"]
-    )
+    record = json.loads((files / "runs/correlate-made-seed0/correlations.json").read_text())
+    line = next(line for line in out.splitlines() if line.split()[:1] == ["realizable"])
+    assert f"{record['rows'][0]['spearman']:.3f}" in line and line.split()[-1] == "40"
     assert (files / "runs/correlate-made-seed0/correlations.png").exists()
 
 

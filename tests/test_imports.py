@@ -30,6 +30,8 @@ AT_THE_EDGE = {
     "cli",
     "cli_architecture",
     "cli_common",
+    "cli_pool",
+    "cli_compare",
     "cli_hnas",
     "cli_score",
     "cli_train",
