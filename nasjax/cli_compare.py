@@ -30,7 +30,7 @@ def compare(
         typer.Option(
             help="Joined by commas: hnas, hnas:METRIC, hnas:METRIC+KAPPA, "
             "weighted:METRIC+METRIC..., predicted:METRIC+METRIC..., ranking:METRIC, "
-            "sample:METRIC+N, pruning[:KAPPA+REGIONS], random, evolution, reinforce, parzen."
+            "sample:METRIC+N, pruning[:KAPPA+REGIONS], random, evolution, reinforce, parzen, bohb."
         ),
     ] = "hnas,random,evolution,reinforce",
     found: Annotated[

@@ -29,7 +29,10 @@ from nasjax.search import (
     ranked,
     regularised_evolution,
     reinforce,
+    successive_halving,
 )
+from nasjax.search.halving import EvaluateAtFn
+from nasjax.search.pool import EvaluateFn
 
 TESTED = ("cifar10_test", "cifar100_test", "imagenet16_test")
 """Accuracies of what a search selects, which it does not see."""
@@ -48,6 +51,7 @@ class SearchKind(NamedTuple):
       num_scored: ``(what follows the colon, steps, size of the pool) -> `` how many architectures
         it scores.
       is_training_free: whether it ends with its first choice, which it does not train.
+      has_rungs: whether it evaluates the best again, after the benchmark's whole training.
       needs: what must follow the colon, if anything.
     """
 
@@ -55,7 +59,12 @@ class SearchKind(NamedTuple):
     make: Callable[[ScoredPool, str], SearchAlgorithm]
     num_scored: Callable[[str, int, int], int]
     is_training_free: bool = False
+    has_rungs: bool = False
     needs: str = ""
+
+
+_WHOLE, _WHOLE_COST = "cifar10_validation_200", 200 / 12
+"""The accuracy after the benchmark's whole training, and its cost by that of 12 epochs."""
 
 
 def _none(rest: str, steps: int, size: int) -> int:
@@ -170,6 +179,11 @@ SEARCHES = {
     "parzen": SearchKind(
         "parzen: tree-structured Parzen estimators, the model of BOHB (needs nasjax[parzen])",
         *(lambda pool, _: parzen(pool.genotypes, len(pool.space.operations)), _none),
+    ),
+    "bohb": SearchKind(
+        "bohb: the same, of whose choices the best quarter is trained for 200 epochs, too",
+        lambda pool, _: successive_halving(parzen(pool.genotypes, len(pool.space.operations))),
+        *(_none, False, True),
     ),
 }
 """What is compared, by the word that comes before the colon."""
@@ -287,6 +301,10 @@ def _make(name: str, pool: ScoredPool) -> SearchAlgorithm:
     return SEARCHES[kind].make(pool, rest)
 
 
+def _rungs(*evaluations: EvaluateFn) -> EvaluateAtFn:
+    return lambda place, rung: evaluations[rung](place)
+
+
 def _drawn(pool: ScoredPool, size: int | None, seed: int) -> ScoredPool:
     """The part of the pool that the searches of a seed have."""
     if size is None:
@@ -299,6 +317,8 @@ def _one(settings, pool: ScoredPool, table, name: str, seed: int) -> dict[str, A
     kind = SEARCHES[name.partition(":")[0]]
     cost = 0.0 if kind.is_training_free else settings.evaluation_seconds
     evaluate = table_evaluation(pool, table, settings.accuracy, cost)
+    if kind.has_rungs:
+        evaluate = _rungs(evaluate, table_evaluation(pool, table, _WHOLE, cost * _WHOLE_COST))
     search, num_steps = _make(name, pool), 1 if kind.is_training_free else settings.steps
     num_scored = kind.num_scored(name.partition(":")[2], num_steps, len(pool.genotypes))
     key = jax.random.key(seed)

@@ -7,6 +7,7 @@ from nasjax.search.baselines import (
     regularised_evolution,
     reinforce,
 )
+from nasjax.search.halving import EvaluateAtFn, successive_halving
 from nasjax.search.hnas import HnasState, Probe, grid_probes, hnas
 from nasjax.search.nasi import (
     NU_MODES,
@@ -29,6 +30,7 @@ __all__ = [
     "ranked",
     "regularised_evolution",
     "reinforce",
+    "EvaluateAtFn",
     "Evaluated",
     "EvaluateFn",
     "Evaluation",
@@ -42,6 +44,7 @@ __all__ = [
     "hnas",
     "parzen",
     "predict",
+    "successive_halving",
     "predicted",
     "pruning",
     "NU_MODES",

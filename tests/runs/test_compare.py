@@ -18,6 +18,7 @@ CELLS = [
     for a, b, c in itertools.product(OPERATIONS, repeat=3)
 ]
 COLUMNS = ("c10_test200_mean", "c100_test200_mean", "in16_test200_mean", "c10_val12")
+WHOLE = "c10_val200"
 SETTINGS = CompareSettings(
     searches=("random", "ranking:m", "evolution", "reinforce"), num_seeds=3, steps=6
 )
@@ -31,8 +32,8 @@ def files(tmp_path):
         rows = zip(CELLS, accuracy, 1 / accuracy, strict=True)
         csv.writer(file).writerows([("architecture", "m", "condition_number"), *rows])
     with (tmp_path / "table.csv").open("w", newline="") as file:
-        rows = [(c, a, a - 10, a - 20, a, 1.0) for c, a in zip(CELLS, accuracy, strict=True)]
-        csv.writer(file).writerows([("arch", *COLUMNS, "c10_params_M"), *rows])
+        rows = [(c, a, a - 10, a - 20, a, a, 1.0) for c, a in zip(CELLS, accuracy, strict=True)]
+        csv.writer(file).writerows([("arch", *COLUMNS, WHOLE, "c10_params_M"), *rows])
     return load_scored_pool(tmp_path / "made.csv"), load_nasbench201_table(tmp_path / "table.csv")
 
 
@@ -114,7 +115,7 @@ def test_every_search_runs_on_a_part_of_the_pool(files, tmp_path):
         scores={**pool.scores, "k": 1 / pool.score_of("m")}, seconds=2.0 * len(pool.genotypes)
     )
     names = ("hnas:m+k", "weighted:m", "predicted:m", "ranking:m", "sample:m+10", "pruning:k+m")
-    names = (*names, "random", "evolution", "reinforce", "parzen")
+    names = (*names, "random", "evolution", "reinforce", "parzen", "bohb")
     settings = CompareSettings(searches=names, pool_size=30, num_seeds=4, steps=6)
     found = run_comparison(settings, pool, table, tmp_path / "run")
     lines = [json.loads(x) for x in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
@@ -131,6 +132,7 @@ def test_every_search_runs_on_a_part_of_the_pool(files, tmp_path):
     )
     costs = {name: (found[name]["metric_seconds"], found[name]["seconds"]) for name in names}
     assert costs["sample:m+10"] == (20.0, 0.0) and costs["pruning:k+m"] == (60.0, 0.0)
+    assert costs["bohb"][0] == 0.0 and costs["bohb"][1] >= 5 * 150.0 + 2500.0
     assert costs["random"] == (0.0, 900.0) and costs["hnas:m+k"] == (60.0, 900.0)
 
 
