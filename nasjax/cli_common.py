@@ -16,6 +16,7 @@ console = Console()
 DATA_VARIABLE = "NASJAX_DATA"
 """Environment variable that names a folder with benchmark tables."""
 TABLE_NAME = "nb201_accuracies.csv.gz"
+_NATS_SUFFIX = ".pbz2"
 
 DataOption = Annotated[
     str, typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME.")
@@ -29,6 +30,16 @@ def default_table() -> Path | None:
     folder = os.environ.get(DATA_VARIABLE)
     path = Path(folder) / TABLE_NAME if folder else None
     return path if path and path.exists() else None
+
+
+def load_accuracies(path: Path, space: str, genotypes):
+    """The accuracies of NAS-Bench-201 in a CSV file, or those of some cells in NATS-Bench's own."""
+    from nasjax.evaluation import load_nasbench201_table, load_nats_bench
+
+    is_nats = path.is_dir() or path.suffix == _NATS_SUFFIX
+    if is_nats and space == "nasbench201":
+        return load_nats_bench(path, genotypes)
+    return load_nasbench201_table(path)
 
 
 @contextmanager

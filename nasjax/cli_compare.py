@@ -49,7 +49,7 @@ def compare(
     steps: Annotated[int, typer.Option(help="Architectures that each evaluates.")] = 20,
     table: TableOption = None,
     accuracy: AccuracyOption = "cifar10_validation_12",
-    evaluation_seconds: SecondsOption = 150.0,
+    evaluation_seconds: SecondsOption = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [runs/compare-SCORES-seedSEED]")

@@ -38,7 +38,7 @@ def search_hnas(
     ] = 500,
     table: TableOption = None,
     accuracy: AccuracyOption = "cifar10_validation_12",
-    evaluation_seconds: SecondsOption = 150.0,
+    evaluation_seconds: SecondsOption = None,
     recipe: Annotated[
         str | None,
         typer.Option(

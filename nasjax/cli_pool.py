@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nasjax.cli_common import DATA_VARIABLE, TABLE_NAME, default_table
+from nasjax.cli_common import DATA_VARIABLE, TABLE_NAME, default_table, load_accuracies
 from nasjax.errors import InputError
 
 TESTED = {
@@ -23,11 +23,18 @@ ScoresOption = Annotated[
 ]
 TableOption = Annotated[
     Path | None,
-    typer.Option(help=f"NAS-Bench-201 accuracies (CSV). [{TABLE_NAME} in ${DATA_VARIABLE}]"),
+    typer.Option(
+        help="NAS-Bench-201 accuracies: a CSV file, or NATS-Bench's folder or file. "
+        f"[{TABLE_NAME} in ${DATA_VARIABLE}]"
+    ),
 ]
 AccuracyOption = Annotated[str, typer.Option(help="Which of them an evaluation gives.")]
 SecondsOption = Annotated[
-    float, typer.Option(help="What an evaluation is counted with: 12 epochs on a GPU of 2017.")
+    float | None,
+    typer.Option(
+        help="What an evaluation by the table is counted with. [what the table says that 12 epochs "
+        "took, or 150]"
+    ),
 ]
 
 
@@ -63,15 +70,13 @@ def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
 
 def load_table(table: Path | None, pool):
     """The accuracies that are given, or found; scores must be of their space."""
-    from nasjax.evaluation import load_nasbench201_table
-
     table = table or default_table()
     if table is None or pool.space.name != "nasbench201":
         raise InputError(
             "--table: NAS-Bench-201 accuracies must be given, with scores of nasbench201, got "
             f"{table or 'none'} and {pool.space.name}."
         )
-    return load_nasbench201_table(table)
+    return load_accuracies(table, pool.space.name, pool.row_genotypes)
 
 
 def _loss(record) -> str:

@@ -20,13 +20,13 @@ from nasjax.cli_common import (
     SeedOption,
     console,
     default_table,
+    load_accuracies,
     stoppable,
 )
 from nasjax.errors import InputError
 
 _FILES = "scores.csv, scores.parquet, metadata.json"
 _MOST_LINES = 20
-_NATS_SUFFIX = ".pbz2"
 
 
 def score(
@@ -213,7 +213,7 @@ def score(
     _say_bad_lines(request.bad_lines)
     if table is None and space == "nasbench201":
         table = default_table()
-    loaded = None if table is None else _load_table(table, space, request.genotypes)
+    loaded = None if table is None else load_accuracies(table, space, request.genotypes)
     start = time.perf_counter()
     with _progress() as on_step:
         result = run_score(settings, request, out, process=process, table=loaded, on_step=on_step)
@@ -244,16 +244,6 @@ def _chosen(num_architectures, is_all, archs, arch) -> Callable:
             f"{len(ways) or 'none'}."
         )
     return ways[0]
-
-
-def _load_table(path: Path, space: str, genotypes):
-    from nasjax.evaluation import load_nasbench201_table, load_nats_bench
-
-    if space != "nasbench201":
-        return load_nasbench201_table(path)  # refused by the run
-    if path.is_dir() or path.suffix == _NATS_SUFFIX:
-        return load_nats_bench(path, genotypes)
-    return load_nasbench201_table(path)
 
 
 def _say_bad_lines(lines) -> None:

@@ -1,5 +1,6 @@
 """Accuracies of NAS-Bench-201 from NATS-Bench's own files, by its package ``nats_bench``."""
 
+import math
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
@@ -78,7 +79,7 @@ def load_nats_bench(
     if not cells:
         raise InputError(f"{_WHERE}: `genotypes` must be cells, got none.")
     columns = {name: [] for name in (*_QUERIES, *_OTHER_QUERIES)}
-    params = []
+    params, seconds = [], []
     for cell in cells:
         arch = nasbench201.to_string(np.array(cell, np.int32))
         index = api.query_index_by_arch(arch)
@@ -86,6 +87,7 @@ def load_nats_bench(
             raise InputError(f"{_WHERE}: {path} must hold every cell, got no {arch}.")
         for name, query in (_QUERIES | _OTHER_QUERIES).items():
             columns[name].append(_accuracy(api, path, index, *query))
+        seconds.append(_seconds(api, index))
         params.append(float(api.get_cost_info(index, "cifar10", hp="12")["params"]))
     arrays = {name: np.array(values) / 100.0 for name, values in columns.items()}
     table = Nasbench201Table(
@@ -93,9 +95,19 @@ def load_nats_bench(
         **{name: arrays.pop(name) for name in _QUERIES},
         params_millions=np.array(params),
         others=arrays,
+        seconds_12=np.array(seconds) if np.isfinite(seconds).all() else None,
     )
     table.check(f"{_WHERE}: {path}")
     return table
+
+
+def _seconds(api: Any, index: int) -> float:
+    """Of 12 epochs and one validation, as the benchmark's own simulation counts; NaN if untold."""
+    try:
+        info = api.get_more_info(index, "cifar10-valid", hp="12", is_random=False)
+        return float(info["train-all-time"]) + float(info["valid-per-time"])
+    except (*_FAILURES, TypeError):
+        return math.nan
 
 
 def _accuracy(api: Any, path: Path, index: int, dataset: str, epochs: str, kind: str) -> float:

@@ -34,6 +34,7 @@ _OTHER_COLUMNS = {
     "imagenet16_validation_12": "in16_val12",
 }
 _PARAMS_COLUMN = "c10_params_M"
+_SECONDS_COLUMN = "c10_seconds12"
 _BEST = (
     ("cifar10_test", 6111, 0.943733),
     ("cifar100_test", 9930, 0.735133),
@@ -76,6 +77,8 @@ class Nasbench201Table:
       params_millions: ``[cells]``.
       others: accuracies of other data and epochs, where the file has them: ``[cells]`` by
         ``DATASET_SET_EPOCHS``, for example ``cifar100_validation_12``.
+      seconds_12: ``[cells]``, what 12 epochs on CIFAR-10 and their validation took; None where the
+        file does not say.
     """
 
     genotypes: Int32[np.ndarray, "cells edges"]
@@ -85,6 +88,7 @@ class Nasbench201Table:
     cifar10_validation_12: Float[np.ndarray, " cells"]
     params_millions: Float[np.ndarray, " cells"]
     others: Mapping[str, Float[np.ndarray, " cells"]] = dataclasses.field(default_factory=dict)
+    seconds_12: Float[np.ndarray, " cells"] | None = None
 
     @functools.cached_property
     def _rows(self) -> dict[tuple[int, ...], int]:
@@ -138,8 +142,17 @@ class Nasbench201Table:
         accuracies = self.accuracies()
         if name not in accuracies:
             raise unknown_name("Nasbench201Table.accuracy_of", "accuracy", name, accuracies)
+        return self._at(accuracies[name], genotypes)
+
+    def seconds_of(
+        self, genotypes: Int32[np.ndarray, "rows edges"]
+    ) -> Float[np.ndarray, " rows"] | None:
+        """``seconds_12`` of some cells, ``[rows, 6]``; NaN for those that the table lacks."""
+        return None if self.seconds_12 is None else self._at(self.seconds_12, genotypes)
+
+    def _at(self, column: np.ndarray, genotypes) -> np.ndarray:
         rows = [self._rows.get(tuple(cell), -1) for cell in np.asarray(genotypes).tolist()]
-        return np.append(accuracies[name], np.nan)[rows]
+        return np.append(column, np.nan)[rows]
 
     def check(self, where: str) -> None:
         """Checks a table of all cells against what is published about the benchmark.
@@ -171,8 +184,9 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
       path: a file with a header and the columns ``arch`` (the benchmark's string),
         ``c10_test200_mean``, ``c100_test200_mean``, ``in16_test200_mean``, ``c10_val12`` (percent)
         and ``c10_params_M`` (millions). Read where they are there: ``c10_val200``, ``c10_test12``,
-        ``c100_test12``, ``in16_test12``, ``c100_val12``, ``in16_val12`` (percent), and ``index``,
-        which must be the official one. Other columns are ignored, and rows may be missing.
+        ``c100_test12``, ``in16_test12``, ``c100_val12``, ``in16_val12`` (percent),
+        ``c10_seconds12`` (of 12 epochs and their validation), and ``index``, which must be the
+        official one. Other columns are ignored, and rows may be missing.
 
     Returns:
       The table. 15,625 rows take about half a second.
@@ -192,7 +206,8 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
                 f"{', '.join(missing)}. Is it the NAS-Bench-201 table?"
             )
         others = {name: col for name, col in _OTHER_COLUMNS.items() if col in header}
-        read = (*_COLUMNS, *others.values())
+        has_seconds = _SECONDS_COLUMN in header
+        read = (*_COLUMNS, *others.values(), *((_SECONDS_COLUMN,) if has_seconds else ()))
         places = [header.index(column) for column in read]
         index_place = header.index("index") if "index" in header else None
         first_line: dict[tuple, int] = {}
@@ -232,7 +247,8 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
         np.array(list(first_line), np.int32),
         *(columns[: num_required - 1] / 100.0),
         params_millions=columns[num_required - 1],
-        others=dict(zip(others, columns[num_required:] / 100.0, strict=True)),
+        others=dict(zip(others, columns[num_required:] / 100.0, strict=False)),
+        seconds_12=columns[-1] if has_seconds else None,
     )
     table.check(f"{_WHERE}: {path}")
     return table
@@ -277,8 +293,9 @@ def _read_number(line: str, column: str, text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    largest = math.inf if column == _PARAMS_COLUMN else 100.0
+    is_free = column in (_PARAMS_COLUMN, _SECONDS_COLUMN)
+    largest = math.inf if is_free else 100.0
     if not (0.0 <= number <= largest) or math.isinf(number):
-        wanted = "a number >= 0" if column == _PARAMS_COLUMN else "a percentage, 0 to 100"
+        wanted = "a number >= 0" if is_free else "a percentage, 0 to 100"
         raise InputError(f"{line}: {column} must be {wanted}, got {excerpt(text)}.")
     return number

@@ -15,7 +15,7 @@ from nasjax.data.base import arrays_sha256
 from nasjax.errors import InputError, first_line, unknown_name
 from nasjax.evaluation import Nasbench201Table, draw_comparison
 from nasjax.runs.folder import RunFolder, open_run_folder
-from nasjax.runs.hnas import HnasSettings, table_evaluation
+from nasjax.runs.hnas import WHOLE_EPOCHS, HnasSettings, table_evaluation
 from nasjax.runs.nasi import OnStepFn, versions
 from nasjax.runs.options import check_seed
 from nasjax.runs.score_pool import ScoredPool
@@ -63,8 +63,8 @@ class SearchKind(NamedTuple):
     needs: str = ""
 
 
-_WHOLE, _WHOLE_COST = "cifar10_validation_200", 200 / 12
-"""The accuracy after the benchmark's whole training, and its cost by that of 12 epochs."""
+_WHOLE = "cifar10_validation_200"
+"""The accuracy after the benchmark's whole training."""
 
 
 def _none(rest: str, steps: int, size: int) -> int:
@@ -200,7 +200,7 @@ class CompareSettings:
       num_seeds: searches of each kind, with the seeds ``seed``, ``seed + 1`` and so on.
       steps: architectures that each evaluates.
       accuracy: what an evaluation gives.
-      evaluation_seconds: that one is counted with.
+      evaluation_seconds: that one is counted with; None takes the table's, or 150.
       seed: the first.
 
     Raises:
@@ -213,7 +213,7 @@ class CompareSettings:
     num_seeds: int = 10
     steps: int = 20
     accuracy: str = "cifar10_validation_12"
-    evaluation_seconds: float = 150.0
+    evaluation_seconds: float | None = None
     seed: int = 0
 
     def __post_init__(self):
@@ -318,7 +318,9 @@ def _one(settings, pool: ScoredPool, table, name: str, seed: int) -> dict[str, A
     cost = 0.0 if kind.is_training_free else settings.evaluation_seconds
     evaluate = table_evaluation(pool, table, settings.accuracy, cost)
     if kind.has_rungs:
-        evaluate = _rungs(evaluate, table_evaluation(pool, table, _WHOLE, cost * _WHOLE_COST))
+        dear_cost = None if cost is None else cost * WHOLE_EPOCHS / 12
+        dear = table_evaluation(pool, table, _WHOLE, dear_cost)
+        evaluate = _rungs(evaluate, dear)
     search, num_steps = _make(name, pool), 1 if kind.is_training_free else settings.steps
     num_scored = kind.num_scored(name.partition(":")[2], num_steps, len(pool.genotypes))
     key = jax.random.key(seed)

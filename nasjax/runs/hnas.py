@@ -23,6 +23,12 @@ from nasjax.spaces.nasbench201 import official_index
 MOST_FAILURES = 5
 """So many evaluations that fail one after the other end a search."""
 
+DEFAULT_SECONDS = 150.0
+"""What 12 epochs of a cell are counted with where nothing else is known."""
+
+WHOLE_EPOCHS = 200
+"""Of the benchmark's whole training; its short one has 12."""
+
 _SURFACE_SIZE = 40
 
 
@@ -108,7 +114,10 @@ class PoolSearchResult(NamedTuple):
 
 
 def table_evaluation(
-    pool: ScoredPool, table: Nasbench201Table, accuracy: str, seconds: float
+    pool: ScoredPool,
+    table: Nasbench201Table,
+    accuracy: str,
+    seconds: float | None = None,
 ) -> EvaluateFn:
     """Looks an architecture's accuracy up.
 
@@ -116,7 +125,9 @@ def table_evaluation(
       pool: of the architectures.
       table: accuracies.
       accuracy: a key of ``table.accuracies()``, of validation.
-      seconds: that the training of one is counted with.
+      seconds: that an evaluation is counted with. None takes those that the table says 12 epochs of
+        the cell took, or 150 where it does not say (HNAS's 3,000 for 20), in proportion to the
+        epochs.
 
     Returns:
       The function; a cell that the table lacks fails.
@@ -125,10 +136,16 @@ def table_evaluation(
       InputError: if the table has no such accuracy.
     """
     values = table.accuracy_of(accuracy, pool.genotypes)
+    if seconds is not None:
+        costs = np.full(len(values), seconds, np.float64)
+    else:
+        costs = table.seconds_of(pool.genotypes)
+        costs = np.full(len(values), DEFAULT_SECONDS) if costs is None else np.nan_to_num(costs)
+        costs = costs * (1 if accuracy.endswith("_12") else WHOLE_EPOCHS / 12)
 
     def evaluate(place: int) -> Evaluation:
-        value = float(values[place])
-        return Evaluation(value, seconds, "the table lacks it" if math.isnan(value) else "")
+        value, cost = float(values[place]), float(costs[place])
+        return Evaluation(value, cost, "the table lacks it" if math.isnan(value) else "")
 
     return evaluate
 

@@ -32,6 +32,8 @@ class Api:
         found = {"test-accuracy": base, "valid-accuracy": base + 5}
         if dataset == "cifar10":
             del found["valid-accuracy"]
+        if (dataset, hp) == ("cifar10-valid", "12") and index != 97:
+            found |= {"train-all-time": 100.0 + index, "valid-per-time": 0.5}
         return found if index != 98 else {"train-accuracy": base}
 
     def get_cost_info(self, index, dataset, hp="12"):
@@ -56,6 +58,11 @@ def test_accuracies_are_means_of_the_right_sets(nats_bench, tmp_path):
     np.testing.assert_allclose(table.imagenet16_test, [0.32007, 0.32003])
     np.testing.assert_allclose(table.cifar10_validation_12, [0.15127, 0.15123])
     np.testing.assert_allclose(table.params_millions, [8, 4])
+    np.testing.assert_allclose(table.seconds_12, [107.5, 103.5])
+    np.testing.assert_allclose(
+        table.seconds_of([cells[1], genotype_from_index(5)]), [103.5, np.nan]
+    )
+    assert load_nats_bench(tmp_path, [genotype_from_index(97)]).seconds_12 is None
     accuracies = table.accuracies()
     np.testing.assert_allclose(accuracies["cifar10_validation_200"], [0.17007, 0.17003])
     np.testing.assert_allclose(accuracies["imagenet16_validation_12"], [0.35127, 0.35123])

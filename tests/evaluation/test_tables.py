@@ -96,7 +96,20 @@ def test_other_accuracies_are_read_where_they_are_there(write):
     np.testing.assert_allclose(table.others["cifar10_test_12"], [0.1, 0.11, 0.12, 0.13])
     np.testing.assert_allclose(table.params_millions, [0.129306, 1.073466, 0.802426, 0.073306])
     assert table.accuracies()["cifar10_validation_12"][1] == pytest.approx(0.84384)
-    assert load_nasbench201_table(write([HEADER, *ROWS])).others == {}
+    plain = load_nasbench201_table(write([HEADER, *ROWS]))
+    assert plain.others == {} and plain.seconds_12 is None and plain.seconds_of([]) is None
+
+
+def test_seconds_are_read_where_they_are_there(write):
+    header = HEADER.replace("c10_val12", "c10_val12,c10_test12") + ",c10_seconds12"
+    rows = [row.rsplit(",", 1) for row in ROWS]
+    lines = [f"{start},{n},{params},{1000 + n}" for n, (start, params) in enumerate(rows)]
+    table = load_nasbench201_table(write([header, *lines]))
+    np.testing.assert_array_equal(table.seconds_12, [1000, 1001, 1002, 1003])
+    np.testing.assert_array_equal(table.seconds_of(table.genotypes[2:3]), [1002])
+    assert list(table.others) == ["cifar10_test_12"]
+    with pytest.raises(InputError, match="c10_seconds12 must be a number >= 0, got '-1'"):
+        load_nasbench201_table(write([header, lines[0].replace(",1000", ",-1")]))
 
 
 def test_whole_tables_must_have_the_best_cells_of_the_benchmark():

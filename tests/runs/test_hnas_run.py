@@ -1,6 +1,7 @@
 """HNAS over scores and a table that are made up: files, interruption, failures, bad input."""
 
 import csv
+import dataclasses
 import itertools
 import json
 import math
@@ -176,6 +177,18 @@ def test_damaged_scores_are_told(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         load_scored_pool(path)
+
+
+def test_evaluations_cost_what_the_table_says(files):
+    pool, table, _ = files
+    name = "cifar10_validation_12"
+    assert table_evaluation(pool, table, name)(0).seconds == 150.0
+    assert table_evaluation(pool, table, name, 7.0)(0).seconds == 7.0
+    known = dataclasses.replace(table, seconds_12=np.arange(len(table.genotypes), dtype=float))
+    own = known.seconds_of(pool.genotypes)
+    assert table_evaluation(pool, known, name)(9).seconds == own[9] > 0
+    whole = table_evaluation(pool, known, "cifar10_test")(9)  # after 200 epochs
+    assert whole.seconds == pytest.approx(own[9] * 200 / 12)
 
 
 def test_what_is_refused(files, tmp_path):
