@@ -22,7 +22,9 @@ from nasjax.evaluation.figures import (
 )
 
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
-_LINES = ("-", "--", ":")
+_LINES, _MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v")
+_MOST_INSIDE = 5
+"""With more curves the legend stands beside them."""
 
 
 def draw_search(
@@ -112,7 +114,7 @@ def draw_comparison(
 
     Args:
       curves: by the name of a search: ``seconds``, ``mean`` and standard ``error`` of the accuracy
-        (fractions) of the best so far, ``[evaluations]`` each.
+        (fractions) of the best so far, ``[evaluations]`` each. One evaluation is drawn as a point.
       path: where to; each format adds its ending.
       title: above the picture.
       optimum: the best accuracy that could be found.
@@ -129,7 +131,9 @@ def draw_comparison(
     with figure_style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+        is_beside = len(curves) > _MOST_INSIDE
+        height = max(3.6, 0.5 + 0.19 * len(curves))
+        figure = Figure(figsize=(8.6 if is_beside else 5.4, height), layout="constrained")
         axis = figure.subplots()
         for number, (name, curve) in enumerate(curves.items()):
             style = {
@@ -137,6 +141,13 @@ def draw_comparison(
                 "linestyle": _LINES[number // len(_COLOURS) % len(_LINES)],
             }
             mean, error = 100 * curve["mean"], 100 * curve["error"]
+            if len(mean) == 1:
+                axis.errorbar(
+                    *(curve["seconds"], mean, error),
+                    **{"fmt": _MARKERS[number % len(_MARKERS)], "markersize": 4, "label": name},
+                    color=style["color"],
+                )
+                continue
             axis.plot(curve["seconds"], mean, linewidth=1.4, label=name, **style)
             axis.fill_between(
                 *(curve["seconds"], mean - error, mean + error),
@@ -145,8 +156,11 @@ def draw_comparison(
         if optimum is not None:
             axis.axhline(100 * optimum, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
         axis.set(xlabel="cost (s): scores and evaluations", ylabel="CIFAR-10 test accuracy (%)")
+        ends = [100 * curve["mean"][-1] for curve in curves.values() if len(curve["mean"])]
+        axis.set_ylim(bottom=max(axis.get_ylim()[0], min(ends) - 2.0))
         open_axis(axis)
-        axis.legend(frameon=False, fontsize=7)
+        place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if is_beside else {}
+        axis.legend(frameon=False, fontsize=7, **place)
         if title:
             axis.set_title(title, fontsize=9)
         return write_figure("draw_comparison", figure, Path(path), formats)

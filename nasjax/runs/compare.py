@@ -396,7 +396,8 @@ def _finish(settings, pool: ScoredPool, table, runs, folder: RunFolder):
             "metric_seconds": float(np.mean([_or_nan(line["metric_seconds"]) for line in lines])),
             "num_searches": len(lines),
         }
-        curves[name] = _curve(lines, tested, found[name]["metric_seconds"])
+        if name in settings.searches or math.isfinite(found[name]["metric_seconds"]):
+            curves[name] = _curve(lines, tested, found[name]["metric_seconds"])
     best = {test: float(np.nanmax(table.accuracy_of(test, pool.genotypes))) for test in TESTED}
     record = {
         "searches": found,
