@@ -63,7 +63,7 @@ def test_notebook_is_stored_without_output(path):
 @pytest.mark.parametrize(
     "path",
     # The others take minutes, and what they do is tested elsewhere.
-    [pytest.param(p, marks=[pytest.mark.slow] if p.name < "03" else []) for p in NOTEBOOKS],
+    [pytest.param(p, marks=[pytest.mark.slow] if p.name < "04" else []) for p in NOTEBOOKS],
     ids=lambda path: path.name,
 )
 def test_notebook_runs(path, monkeypatch, tmp_path):

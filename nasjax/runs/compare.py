@@ -353,7 +353,7 @@ def _finished(label: str, pattern: str, pool: ScoredPool) -> list[dict[str, Any]
                 "best": [record["architecture"]],
                 "best_values": [math.nan],
                 "seconds": [0.0],
-                "metric_seconds": _total_seconds(record.get("seconds")),
+                "metric_seconds": _total_seconds(record),
             }
         )
     if not lines:
@@ -375,8 +375,9 @@ def _architecture_of(where: str, folder: Path) -> dict[str, Any]:
     return record
 
 
-def _total_seconds(seconds) -> float:
-    """The cost that a run's record tells, as a number or by its parts."""
+def _total_seconds(record: Mapping[str, Any]) -> float:
+    """The cost that a run's record tells, as a number or by its parts; NaN where it does not."""
+    seconds = record.get("seconds", record.get("search", {}).get("seconds"))
     if isinstance(seconds, dict):
         return sum(float(value) for value in seconds.values() if value is not None)
     return math.nan if seconds is None else float(seconds)

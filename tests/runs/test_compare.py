@@ -138,11 +138,15 @@ def test_every_search_runs_on_a_part_of_the_pool(files, tmp_path):
 
 def test_finished_runs_stand_beside(files, tmp_path):
     pool, table = files
-    for seed, cell in enumerate(CELLS[-3:]):
+    costs = (
+        {"seconds": 8.0},
+        {"seconds": {"nu": 1.0, "search": 4.0}},
+        {"search": {"seconds": 5.0}},
+    )
+    for seed, (cell, cost) in enumerate(zip(CELLS[-3:], costs, strict=True)):
         folder = tmp_path / f"nasi-{seed}"
         folder.mkdir()
-        seconds = {"nu": 1.0, "search": 4.0} if seed else 8.0
-        record = {"space": "nasbench201", "architecture": cell, "seconds": seconds}
+        record = {"space": "nasbench201", "architecture": cell, **cost}
         (folder / "architecture.json").write_text(json.dumps(record))
     settings = dataclasses.replace(SETTINGS, found={"NASI": str(tmp_path / "nasi-*")})
     found = run_comparison(settings, pool, table, tmp_path / "run")["NASI"]
