@@ -81,7 +81,10 @@ def search_hnas(
     steps: Annotated[int, typer.Option(help="Architectures to evaluate, K.")] = 20,
     seed: SeedOption = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [runs/hnas-SCORES-METRIC-seedSEED]")
+        Path | None,
+        typer.Option(
+            help="Folder of the run. [runs/hnas-SCORES-METRIC-..., the options that differ]"
+        ),
     ] = None,
 ) -> None:
     """Select an architecture by a training-free bound, tuned by a few evaluations (HNAS)."""
@@ -96,9 +99,10 @@ def search_hnas(
         steps=steps,
         seed=seed,
     )
-    name = "weighted" if settings.weighted else metric.replace(":", "-")
     stem = scores.stem if scores else f"{space or 'nasbench201'}-{pool_size}"
-    out = out or Path("runs") / f"hnas-{stem}-{name}-seed{seed}"
+    out = out or Path("runs") / _name(settings, stem, also, recipe)
+    if evaluation_seconds is not None and not evaluation_seconds >= 0:
+        raise InputError(f"--evaluation-seconds: must be at least 0, got {evaluation_seconds}.")
     is_trained = recipe is not None or (space or _space_of(scores)) != "nasbench201"
     if is_trained and table is not None:
         raise InputError(
@@ -132,6 +136,19 @@ def search_hnas(
             settings, pool, evaluate, out, evaluated_by=told, table=loaded, on_step=on_step
         )
     _print(result, out)
+
+
+def _name(settings, stem: str, also: list[str] | None, recipe: str | None) -> str:
+    """A folder's name: metrics, what is not a default, and the seed."""
+    from nasjax.runs import HnasSettings
+
+    told = ["hnas", stem, "+".join(settings.weighted) or settings.metric]
+    for field in ("kappa", "bound", "ranges", "steps"):
+        if getattr(settings, field) != getattr(HnasSettings(), field):
+            told.append(f"{field}={getattr(settings, field)}")
+    told += [f"also={one.partition('=')[0]}" for one in also or ()]
+    told += [Path(recipe).stem] if recipe else []
+    return "-".join([*told, f"seed{settings.seed}"]).replace(":", "-").replace("/", "-")
 
 
 def _space_of(scores: Path | None) -> str:

@@ -38,7 +38,9 @@ def _run(*arguments):
 def test_a_search_prints_what_it_found(files):
     options = ("--scores", "made.csv", "--table", "table.csv", "--metric", "m", "--kappa", "k")
     out = _run("search", "hnas", *options, "--steps", "4")
-    record = json.loads((files / "runs/hnas-made-m-seed0/architecture.json").read_text())
+    record = json.loads(
+        (files / "runs/hnas-made-m-kappa=k-steps=4-seed0/architecture.json").read_text()
+    )
     assert record["architecture"] in out.splitlines()
     assert f"{100 * record['value']:.2f} %" in out and "600 s" in out
     assert "ImageNet16-120 test accuracy" in out and "cost of scores" not in out

@@ -94,11 +94,14 @@ def _draw_surface(figure, axis, fine, surface) -> None:
         100 * surface, origin="lower", extent=(0, 1, 0, 1), cmap="viridis", aspect="auto"
     )
     figure.colorbar(image, ax=axis, label="validation accuracy (%)")
+    best = max(fine, key=lambda record: record["value"])
     fine = [record for record in fine if record["constants"] is not None]
     points = np.array([record["constants"] for record in fine])
     axis.scatter(points[:, 0], points[:, 1], s=14, color="white", edgecolor="black", linewidth=0.6)
-    best = max(fine, key=lambda record: record["value"])["constants"]
-    axis.scatter(*best, s=60, marker="*", color=VERMILION, edgecolor="black", linewidth=0.6)
+    if best["constants"] is not None:
+        star = {"marker": "*", "color": VERMILION, "edgecolor": "black", "clip_on": False}
+        axis.scatter(*best["constants"], s=60, linewidth=0.6, zorder=3, **star)
+    axis.set_title("star: the best; white: selects what was not evaluated", fontsize=7)
     axis.set(xlabel="place of mu in its range (log)", ylabel="place of nu in its range")
 
 

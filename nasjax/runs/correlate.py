@@ -165,9 +165,10 @@ def _units(settings: CorrelateSettings, pool, table, accuracy) -> Iterator[_Unit
             if not num_constants:
                 yield _Unit(metric, bound, "", lambda fn=objective_fn: [(-fn(()), None)])
                 continue
-            yield _Unit(
-                metric, bound, "test error", lambda fn=objective_fn: [tasks.best_in_sample(fn)]
-            )
+            limit = "realizable_kappa" if BOUNDS[bound].uses_kappa else "realizable"
+            limit_fn, _ = dataclasses.replace(hnas_settings, bound=limit).objective(pool)
+            fns = objective_fn, limit_fn
+            yield _Unit(metric, bound, "test error", lambda fns=fns: [tasks.best_in_sample(*fns)])
             yield _Unit(metric, bound, "evaluations", lambda one=hnas_settings: tasks.searched(one))
     for names in settings.sets:
         features, score = pool.features(names), "+".join(names)
@@ -188,26 +189,33 @@ class _Tasks:
         self._settings, self._pool, self._accuracy = settings, pool, accuracy
         self._evaluate = table_evaluation(pool, table, settings.validation, 0.0)
 
-    def best_in_sample(self, objective_fn) -> tuple[_Scores, list[float]]:
-        """The constants of a grid with the best ``spearman_all``."""
+    def best_in_sample(self, objective_fn, limit_fn) -> tuple[_Scores, list[float] | None]:
+        """The constants of a grid, or ``mu = 0`` (None), with the best ``spearman_all``."""
         places = np.linspace(0, 1, _GRID_SIZE)
         found = [(mu, nu) for mu in places for nu in places]
         values = [
             _spearman(_failed_last(-objective_fn(point))[self._pool.row_places], self._accuracy)
             for point in found
         ]
-        best = found[int(np.argmax(np.nan_to_num(values, nan=-2.0)))]
-        return -objective_fn(best), [float(value) for value in best]
+        limit = -limit_fn(())
+        values.append(_spearman(_failed_last(limit)[self._pool.row_places], self._accuracy))
+        place = int(np.argmax(np.nan_to_num(values, nan=-2.0)))
+        if place == len(found):
+            return limit, None
+        return -objective_fn(found[place]), [float(value) for value in found[place]]
 
     def searched(self, hnas_settings: HnasSettings) -> list[tuple[_Scores, None]]:
         """What HNAS tunes: the constants that selected the best architecture that it evaluated."""
-        objective_fn, num_constants = hnas_settings.objective(self._pool)
+        objective_fn, _ = hnas_settings.objective(self._pool)
         search = hnas_settings.search(self._pool)
         found = []
         for key in self._keys():
             state, info = self._run(search, key)
-            points = {probe.place: probe.point for probe in reversed(state.probes)}
-            point = points.get(info.best_place, (0.5,) * num_constants)
+            places = [one.place for one in state.evaluated]
+            if info.best_place is None:
+                found.append((np.full(len(self._pool.genotypes), math.nan), None))
+                continue
+            point = state.points[places.index(info.best_place)]
             found.append((-objective_fn(point), None))
         return found
 

@@ -140,7 +140,11 @@ def table_evaluation(
         costs = np.full(len(values), seconds, np.float64)
     else:
         costs = table.seconds_of(pool.genotypes)
-        costs = np.full(len(values), DEFAULT_SECONDS) if costs is None else np.nan_to_num(costs)
+        costs = (
+            np.full(len(values), DEFAULT_SECONDS)
+            if costs is None
+            else np.nan_to_num(costs, nan=DEFAULT_SECONDS)
+        )
         costs = costs * (1 if accuracy.endswith("_12") else WHOLE_EPOCHS / 12)
 
     def evaluate(place: int) -> Evaluation:
@@ -182,6 +186,13 @@ def run_hnas(
       InputError: if the folder or the scores cannot be used, or evaluations fail again and again.
     """
     search = settings.search(pool)
+    objective_fn, num_constants = settings.objective(pool)
+    num_usable = int(np.isfinite(objective_fn((0.5,) * num_constants)).sum())
+    if settings.steps > num_usable:
+        raise InputError(
+            f"--steps: must be at most {num_usable}, the architectures of {pool.source} that can "
+            f"be selected, got {settings.steps}."
+        )
     on_step = on_step or (lambda *_: None)
     with open_run_folder(Path(out)) as folder:
         folder.check_settings(
@@ -269,6 +280,7 @@ def _finish(settings, pool: ScoredPool, state, info, folder: RunFolder, evaluate
         "genotype": genotype.tolist(),
         "algorithm": "hnas",
         "value": info.best_value,
+        "constants": state.points[[one.place for one in state.evaluated].index(info.best_place)],
         "settings": dataclasses.asdict(settings),
         "evaluated_by": evaluated_by,
         "scores": {

@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 from nasjax.errors import InputError
 from nasjax.search.base import SearchAlgorithm
-from nasjax.search.pool import Evaluated, Evaluation, PoolState, PoolStepInfo, step_info
+from nasjax.search.pool import (
+    Evaluated,
+    Evaluation,
+    PoolState,
+    PoolStepInfo,
+    evaluated_at,
+    step_info,
+)
 from nasjax.types import Key
 
 EvaluateAtFn = Callable[[int, int], Evaluation]
@@ -48,7 +55,7 @@ def successive_halving(
         promoted = _promoted(rungs, num_rungs, eta)
         if promoted is not None:
             place, rung = promoted
-            last = Evaluated(place, evaluate(place, rung))
+            last = evaluated_at(place, evaluate(place, rung))
         else:
             lowest = PoolState(tuple(rungs[0]) if rungs else ())
             proposed, _ = search.step(key, lowest, lambda place: evaluate(place, 0))

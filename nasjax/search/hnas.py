@@ -10,7 +10,14 @@ from jaxtyping import Float
 
 from nasjax.errors import InputError
 from nasjax.search.base import SearchAlgorithm
-from nasjax.search.pool import Evaluated, EvaluateFn, PoolStepInfo, check_left, step_info
+from nasjax.search.pool import (
+    Evaluated,
+    EvaluateFn,
+    PoolStepInfo,
+    check_left,
+    evaluated_at,
+    step_info,
+)
 from nasjax.types import Key
 
 Point = tuple[float, ...]
@@ -37,10 +44,13 @@ class HnasState(NamedTuple):
     Attributes:
       probes: constants in the order in which they were tried.
       evaluated: architectures in the order in which they were evaluated, none of them twice.
+      points: by what constants each of these was taken: it is the best by them of all, or, where
+        none of the constants that were tried selects a new one, of what was left.
     """
 
     probes: tuple[Probe, ...] = ()
     evaluated: tuple[Evaluated, ...] = ()
+    points: tuple[Point, ...] = ()
 
 
 def hnas(
@@ -109,8 +119,8 @@ def hnas(
         else:
             scores[list(known)] = np.inf
             place = int(np.argmin(scores))
-        evaluated = (*state.evaluated, Evaluated(place, evaluate(place)))
-        return HnasState(tried, evaluated), step_info(evaluated)
+        evaluated = (*state.evaluated, evaluated_at(place, evaluate(place)))
+        return HnasState(tried, evaluated, (*state.points, point)), step_info(evaluated)
 
     return SearchAlgorithm(init, step)
 

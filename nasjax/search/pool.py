@@ -74,6 +74,22 @@ class PoolStepInfo(NamedTuple):
     seconds: float
 
 
+def evaluated_at(place: int, evaluation: Evaluation) -> Evaluated:
+    """An evaluation as it is kept: one whose value is not finite has failed.
+
+    Raises:
+      InputError: if it is no ``Evaluation``.
+    """
+    if not isinstance(evaluation, Evaluation):
+        raise InputError(
+            f"evaluate: must return an Evaluation(value, seconds), got {type(evaluation).__name__}."
+        )
+    if not math.isfinite(evaluation.value):
+        told = evaluation.failure or f"its value is {evaluation.value}"
+        evaluation = Evaluation(math.nan, evaluation.seconds, told)
+    return Evaluated(place, evaluation)
+
+
 def step_info(evaluated: tuple[Evaluated, ...]) -> PoolStepInfo:
     """The record of the last of some evaluations.
 
@@ -139,7 +155,7 @@ def pool_search(
         check_left(where, len(known), num_usable)
         generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
         place = choose(generator, known)
-        evaluated = (*state.evaluated, Evaluated(place, evaluate(place)))
+        evaluated = (*state.evaluated, evaluated_at(place, evaluate(place)))
         return PoolState(evaluated), step_info(evaluated)
 
     return SearchAlgorithm(init, step)

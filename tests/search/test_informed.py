@@ -96,6 +96,15 @@ def test_failures_count_as_the_least_value_and_unusable_ones_are_left_out():
     assert info.best_place is None
 
 
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_values_that_are_not_finite_have_failed(bad):
+    search = predicted(_features(6))
+    _, info = _run(search, lambda place: Evaluation(bad if place == 3 else float(place), 1.0), 6)
+    assert info.best_place == 5 and info.best_value == 5.0
+    with pytest.raises(InputError, match="must return an Evaluation.*got float"):
+        _run(search, lambda place: 0.5, 1)
+
+
 @pytest.mark.parametrize(
     ("features", "scales", "message"),
     [
