@@ -49,3 +49,14 @@ def float64():
     """Computes in float64 for the length of one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def wide_console():
+    """Tables of the commands are not wrapped; workers of pytest-xdist have 80 columns for good."""
+    from nasjax.cli_common import console
+
+    before = console.width
+    console.width = 200
+    yield
+    console.width = before

@@ -15,11 +15,10 @@ COLUMNS = ("arch", "c10_test200_mean", "c100_test200_mean", "in16_test200_mean",
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(tmp_path, monkeypatch, wide_console):
     """The better a cell, the later its place; the metric tells it exactly."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NASJAX_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
     with open("made.csv", "w", newline="") as file:
         rows = [(cell, 1 + place, 2.0) for place, cell in enumerate(CELLS)]
         csv.writer(file).writerows([("architecture", "m", "k"), *rows])

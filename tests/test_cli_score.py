@@ -26,12 +26,11 @@ TINY = ("score", "--channels", "2", "--cells", "1", "--batch-size", "4", "--imag
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
+def run(monkeypatch, capfd, tmp_path, wide_console):
     """Runs the command line in an empty folder, scores made up: ``(code, stdout, stderr)``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(score_module, "space_scorer", made_up_scorer)
     monkeypatch.delenv(cli_common.DATA_VARIABLE, raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["nasjax", *map(str, arguments)])

@@ -22,12 +22,14 @@ def code_cells(path):
 def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(programs) == 6
+    assert len(programs) == 7
     names = {}
     for program in programs:
         exec(compile(program, "README.md", "exec"), names)
     assert names["logits"].shape == (8, 10)
-    condition, *smallest, cell, scores, trained = capsys.readouterr().out.splitlines()
+    found, condition, *smallest, cell, scores, trained = capsys.readouterr().out.splitlines()
+    place, seconds = found.split()
+    assert abs(int(place) - 70) <= 5 and seconds == "12.0"
     assert [float(value) for value in smallest] == pytest.approx([0.146, 0.194], abs=0.001)
     assert float(condition) == spectrum(names["ntk"].matrix).condition_number > 1
     assert re.fullmatch(r"\|\w+~0\|\+(\|\w+~\d){2}\|\+(\|\w+~\d){3}\|", cell)
