@@ -21,6 +21,9 @@ _NATS_SUFFIX = ".pbz2"
 DataOption = Annotated[
     str, typer.Option(help="random, digits, fashion_mnist, npz:PATH (arrays x, y) or tfds:NAME.")
 ]
+TestDataOption = Annotated[
+    str | None, typer.Option(help="With npz:PATH: npz:PATH of the examples to test with.")
+]
 InitializationOption = Annotated[str, typer.Option(help="lecun, he, xavier or ntk.")]
 SeedOption = Annotated[int, typer.Option(help="Of everything random.")]
 

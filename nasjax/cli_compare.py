@@ -14,6 +14,8 @@ from nasjax.cli_pool import (
     TESTED,
     AccuracyOption,
     AlsoOption,
+    KappaOption,
+    RangesOption,
     ScoresOption,
     SecondsOption,
     TableOption,
@@ -89,9 +91,7 @@ def correlate(
     metrics: Annotated[
         str, typer.Option(help="M of the bounds, joined by commas; an empty string for none.")
     ] = "trace:hnas",
-    kappa: Annotated[
-        str, typer.Option(help="The condition number, a metric of the scores.")
-    ] = "condition_number:hnas",
+    kappa: KappaOption = "condition_number:hnas",
     bounds: Annotated[
         str, typer.Option(help="As for `nasjax search hnas`, joined by commas.")
     ] = "realizable,realizable_trade_off,realizable_kappa,non_realizable",
@@ -103,9 +103,7 @@ def correlate(
     validation: Annotated[
         str, typer.Option(help="What the searches see that tune constants.")
     ] = "cifar10_validation_12",
-    ranges: Annotated[
-        str, typer.Option(help="Of mu and nu: scaled, or hnas: the numbers of the paper's code.")
-    ] = "scaled",
+    ranges: RangesOption = "scaled",
     steps: Annotated[int, typer.Option(help="Architectures that a search evaluates.")] = 20,
     num_seeds: Annotated[int, typer.Option(help="Searches of each kind.")] = 10,
     also: AlsoOption = None,

@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from nasjax.cli_common import SeedOption, console, print_files, step_progress
+from nasjax.cli_common import SeedOption, TestDataOption, console, print_files, step_progress
 from nasjax.cli_pool import (
     PHASES,
+    SCORES_HELP,
     TESTED,
     AccuracyOption,
     AlsoOption,
+    KappaOption,
+    RangesOption,
     SecondsOption,
     TableOption,
     load_pool,
@@ -23,11 +26,7 @@ from nasjax.errors import InputError
 
 def search_hnas(
     scores: Annotated[
-        Path | None,
-        typer.Option(
-            help="Scored architectures: a folder of `nasjax score`, or a CSV file with a column "
-            "`architecture` and a column for each metric. [--pool-size are drawn and scored]"
-        ),
+        Path | None, typer.Option(help=f"{SCORES_HELP} [--pool-size are drawn and scored]")
     ] = None,
     space: Annotated[
         str | None, typer.Option(help="Search space. [that of the scores, or nasbench201]")
@@ -53,14 +52,10 @@ def search_hnas(
             "where scores alone need them]"
         ),
     ] = None,
-    test_data: Annotated[
-        str | None, typer.Option(help="With npz:PATH: npz:PATH of the examples to test with.")
-    ] = None,
+    test_data: TestDataOption = None,
     epochs: Annotated[int | None, typer.Option(help="Of each training. [the recipe's]")] = None,
     metric: Annotated[str, typer.Option(help="M, a metric of the scores.")] = "trace:hnas",
-    kappa: Annotated[
-        str, typer.Option(help="The condition number, a metric of the scores.")
-    ] = "condition_number:hnas",
+    kappa: KappaOption = "condition_number:hnas",
     bound: Annotated[
         str,
         typer.Option(
@@ -68,9 +63,7 @@ def search_hnas(
             "non_realizable:code, without a square."
         ),
     ] = "non_realizable",
-    ranges: Annotated[
-        str, typer.Option(help="Of mu and nu: scaled, or hnas: the numbers of the paper's code.")
-    ] = "scaled",
+    ranges: RangesOption = "scaled",
     weighted: Annotated[
         str | None,
         typer.Option(
@@ -103,7 +96,9 @@ def search_hnas(
     out = out or Path("runs") / _name(settings, stem, also, recipe)
     if evaluation_seconds is not None and not evaluation_seconds >= 0:
         raise InputError(f"--evaluation-seconds: must be at least 0, got {evaluation_seconds}.")
-    is_trained = recipe is not None or (space or _space_of(scores)) != "nasbench201"
+    pool = None if scores is None else load_pool(scores, also, space)
+    space = pool.space.name if pool else space or "nasbench201"
+    is_trained = recipe is not None or space != "nasbench201"
     if is_trained and table is not None:
         raise InputError(
             "--table: evaluations are looked up or trained, got a table together with "
@@ -112,11 +107,9 @@ def search_hnas(
     if not is_trained and (epochs is not None or test_data is not None):
         raise InputError("--epochs, --test-data: need a training, got none. Give --recipe.")
     recipe = recipe or "hnas_candidate"
-    if scores is None:
-        scores = _scored(
-            settings, space or "nasbench201", pool_size, _data(data, recipe, is_trained), out
-        )
-    pool = load_pool(scores, also, space)
+    if pool is None:
+        scored = _scored(settings, space, pool_size, _data(data, recipe, is_trained), out)
+        pool = load_pool(scored, also)
     loaded = None if is_trained else load_table(table, pool)
     with step_progress(PHASES) as on_step:
         if is_trained:
@@ -141,20 +134,13 @@ def search_hnas(
 def _name(settings, stem: str, also: list[str] | None, recipe: str | None) -> str:
     """A folder's name: metrics, what is not a default, and the seed."""
     from nasjax.runs import HnasSettings
+    from nasjax.runs.folder import changed_settings
 
     told = ["hnas", stem, "+".join(settings.weighted) or settings.metric]
-    for field in ("kappa", "bound", "ranges", "steps"):
-        if getattr(settings, field) != getattr(HnasSettings(), field):
-            told.append(f"{field}={getattr(settings, field)}")
+    told += changed_settings(settings, HnasSettings(), left_out=("metric", "weighted", "seed"))
     told += [f"also={one.partition('=')[0]}" for one in also or ()]
     told += [Path(recipe).stem] if recipe else []
     return "-".join([*told, f"seed{settings.seed}"]).replace(":", "-").replace("/", "-")
-
-
-def _space_of(scores: Path | None) -> str:
-    from nasjax.runs import load_scored_pool
-
-    return "nasbench201" if scores is None else load_scored_pool(scores).space.name
 
 
 def _data(data: str | None, recipe: str, is_trained: bool) -> str:

@@ -14,13 +14,11 @@ TESTED = {
     "imagenet16_test": "ImageNet16-120",
 }
 
-ScoresOption = Annotated[
-    Path,
-    typer.Option(
-        help="Scored architectures: a folder of `nasjax score`, or a CSV file with a column "
-        "`architecture` and a column for each metric."
-    ),
-]
+SCORES_HELP = (
+    "Scored architectures: a folder of `nasjax score`, or a CSV file with a column `architecture` "
+    "and a column for each metric."
+)
+ScoresOption = Annotated[Path, typer.Option(help=SCORES_HELP)]
 TableOption = Annotated[
     Path | None,
     typer.Option(
@@ -36,8 +34,10 @@ SecondsOption = Annotated[
         "took, or 150]"
     ),
 ]
-
-
+KappaOption = Annotated[str, typer.Option(help="The condition number, a metric of the scores.")]
+RangesOption = Annotated[
+    str, typer.Option(help="Of mu and nu: scaled, or hnas: the numbers of the paper's code.")
+]
 AlsoOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from nasjax.cli_architecture import recognise
-from nasjax.cli_common import SeedOption, console, print_files
+from nasjax.cli_common import SeedOption, TestDataOption, console, print_files
 from nasjax.errors import InputError
 
 DevicesOption = Annotated[
@@ -48,9 +48,7 @@ def train(
             "y_test. [the recipe's]"
         ),
     ] = None,
-    test_data: Annotated[
-        str | None, typer.Option(help="With npz:PATH: npz:PATH of the examples to test with.")
-    ] = None,
+    test_data: TestDataOption = None,
     image_size: Annotated[
         int | None, typer.Option(help="Pixels of a side. [the recipe's, or as stored]")
     ] = None,

@@ -243,11 +243,12 @@ def load_nasbench201_table(path: str | Path) -> Nasbench201Table:
             "Multiply fractions by 100."
         )
     num_required = len(_COLUMNS) - 1
+    other_columns = columns[num_required : num_required + len(others)] / 100.0
     table = Nasbench201Table(
         np.array(list(first_line), np.int32),
         *(columns[: num_required - 1] / 100.0),
         params_millions=columns[num_required - 1],
-        others=dict(zip(others, columns[num_required:] / 100.0, strict=False)),
+        others=dict(zip(others, other_columns, strict=True)),
         seconds_12=columns[-1] if has_seconds else None,
     )
     table.check(f"{_WHERE}: {path}")

@@ -59,29 +59,25 @@ def training_evaluation(
     Raises:
       InputError: if the recipe cannot be used, or has no networks of the space.
     """
-
-    def settings_of(place: int, **given: Any) -> TrainSettings:
-        return TrainSettings(
-            space=pool.space.name,
-            architecture=pool.space.to_string(pool.genotypes[place]),
-            recipe=recipe,
-            data=data,
-            test_data=test_data,
-            epochs=epochs,
-            seed=seed,
-            **given,
-        )
-
-    first = settings_of(0)
-    held_out = first.final_recipe().held_out or HELD_OUT
+    first = TrainSettings(
+        space=pool.space.name,
+        architecture=pool.space.to_string(pool.genotypes[0]),
+        recipe=recipe,
+        data=data,
+        test_data=test_data,
+        epochs=epochs,
+        seed=seed,
+    )
+    first = dataclasses.replace(first, held_out=first.final_recipe().held_out or HELD_OUT)
 
     def evaluate(place: int) -> Evaluation:
-        settings = settings_of(place, held_out=held_out)
+        architecture = pool.space.to_string(pool.genotypes[place])
+        settings = dataclasses.replace(first, architecture=architecture)
         name = hashlib.sha256(settings.architecture.encode()).hexdigest()[:16]
         record = run_training(
             settings, Path(out) / name, on_report=on_report, on_message=lambda _: None
         ).record
         return Evaluation(record["test_accuracy"], record["seconds"])
 
-    told = dataclasses.asdict(settings_of(0, held_out=held_out))
-    return CandidateEvaluation(evaluate, {"training": told | {"architecture": "each"}})
+    told = dataclasses.asdict(first) | {"architecture": "each"}
+    return CandidateEvaluation(evaluate, {"training": told})

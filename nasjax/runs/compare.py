@@ -183,7 +183,8 @@ SEARCHES = {
     "bohb": SearchKind(
         "bohb: the same, of whose choices the best quarter is trained for 200 epochs, too",
         lambda pool, _: successive_halving(parzen(pool.genotypes, len(pool.space.operations))),
-        *(_none, False, True),
+        _none,
+        has_rungs=True,
     ),
 }
 """What is compared, by the word that comes before the colon."""

@@ -14,7 +14,7 @@ from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import Nasbench201Table, correlation, draw_correlations
 from nasjax.objectives import BOUNDS, RANGES
 from nasjax.runs.folder import open_run_folder
-from nasjax.runs.hnas import HnasSettings, table_evaluation
+from nasjax.runs.hnas import HnasSettings, probed_hnas, table_evaluation
 from nasjax.runs.nasi import OnStepFn, versions
 from nasjax.runs.options import check_seed
 from nasjax.runs.score_pool import ScoredPool
@@ -158,10 +158,8 @@ def _units(settings: CorrelateSettings, pool, table, accuracy) -> Iterator[_Unit
     tasks = _Tasks(settings, pool, table, accuracy)
     for metric in settings.metrics:
         for bound in settings.bounds:
-            hnas_settings = HnasSettings(
-                metric, settings.kappa, bound, settings.ranges, steps=settings.steps
-            )
-            objective_fn, num_constants = hnas_settings.objective(pool)  # errors come first
+            hnas_settings = HnasSettings(metric, settings.kappa, bound, settings.ranges)
+            tuned = objective_fn, num_constants = hnas_settings.objective(pool)  # errors come first
             if not num_constants:
                 yield _Unit(metric, bound, "", lambda fn=objective_fn: [(-fn(()), None)])
                 continue
@@ -169,13 +167,15 @@ def _units(settings: CorrelateSettings, pool, table, accuracy) -> Iterator[_Unit
             limit_fn, _ = dataclasses.replace(hnas_settings, bound=limit).objective(pool)
             fns = objective_fn, limit_fn
             yield _Unit(metric, bound, "test error", lambda fns=fns: [tasks.best_in_sample(*fns)])
-            yield _Unit(metric, bound, "evaluations", lambda one=hnas_settings: tasks.searched(one))
+            yield _Unit(metric, bound, "evaluations", lambda tuned=tuned: tasks.searched(*tuned))
     for names in settings.sets:
         features, score = pool.features(names), "+".join(names)
         yield _Unit(score, "equal weights", "", lambda f=features: [(f.mean(1), None)])
         if len(names) > 1:
-            one = HnasSettings(weighted=names, steps=settings.steps)
-            yield _Unit(score, "weighted ranks", "evaluations", lambda one=one: tasks.searched(one))
+            tuned = HnasSettings(weighted=names).objective(pool)
+            yield _Unit(
+                score, "weighted ranks", "evaluations", lambda tuned=tuned: tasks.searched(*tuned)
+            )
             yield _Unit(score, "linear model", "evaluations", lambda f=features: tasks.modelled(f))
             yield _Unit(
                 score, "linear model", "drawn evaluations", lambda f=features: tasks.drawn(f)
@@ -193,30 +193,28 @@ class _Tasks:
         """The constants of a grid, or ``mu = 0`` (None), with the best ``spearman_all``."""
         places = np.linspace(0, 1, _GRID_SIZE)
         found = [(mu, nu) for mu in places for nu in places]
-        values = [
-            _spearman(_failed_last(-objective_fn(point))[self._pool.row_places], self._accuracy)
-            for point in found
-        ]
         limit = -limit_fn(())
-        values.append(_spearman(_failed_last(limit)[self._pool.row_places], self._accuracy))
+
+        def agreement(scores: _Scores) -> float:
+            return _spearman(_failed_last(scores)[self._pool.row_places], self._accuracy)
+
+        values = [*(agreement(-objective_fn(point)) for point in found), agreement(limit)]
         place = int(np.argmax(np.nan_to_num(values, nan=-2.0)))
         if place == len(found):
             return limit, None
         return -objective_fn(found[place]), [float(value) for value in found[place]]
 
-    def searched(self, hnas_settings: HnasSettings) -> list[tuple[_Scores, None]]:
+    def searched(self, objective_fn, num_constants: int) -> list[tuple[_Scores, None]]:
         """What HNAS tunes: the constants that selected the best architecture that it evaluated."""
-        objective_fn, _ = hnas_settings.objective(self._pool)
-        search = hnas_settings.search(self._pool)
+        search = probed_hnas(objective_fn, num_constants)
         found = []
         for key in self._keys():
             state, info = self._run(search, key)
-            places = [one.place for one in state.evaluated]
             if info.best_place is None:
-                found.append((np.full(len(self._pool.genotypes), math.nan), None))
-                continue
-            point = state.points[places.index(info.best_place)]
-            found.append((-objective_fn(point), None))
+                scores = np.full(len(self._pool.genotypes), math.nan)
+            else:
+                scores = -objective_fn(state.point_of(info.best_place))
+            found.append((scores, None))
         return found
 
     def modelled(self, features) -> list[tuple[_Scores, None]]:

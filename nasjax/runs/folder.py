@@ -179,11 +179,7 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What ``write_json`` wrote; nothing where there is no such file, or another."""
-        try:
-            held = json.loads((self.path / name).read_text())
-        except (OSError, ValueError):
-            return {}
-        return held if isinstance(held, dict) else {}
+        return read_json_object(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a text file, atomically."""
@@ -227,6 +223,15 @@ class SharedFolder(RunFolder):
         """
         with _locked(self.path, _LOCK, timeout_s=60.0):
             yield
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; an empty one where there is none."""
+    try:
+        held = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return held if isinstance(held, dict) else {}
 
 
 @contextmanager
@@ -319,14 +324,25 @@ def run_name(prefix: str, settings: Any, defaults: Any, *, left_out: Sequence[st
     Returns:
       A file name, the same for equal settings and another for others.
     """
-    changed = [
-        f"{field.name}={re.sub('[/#]', '-', _short(value))}"
-        for field in dataclasses.fields(settings)
-        if field.name not in ("space", "data", "seed", *left_out)
-        and (value := getattr(settings, field.name)) not in (None, getattr(defaults, field.name))
-    ]
+    changed = changed_settings(settings, defaults, left_out=("space", "data", "seed", *left_out))
     data = re.sub(r"[:/#\\]", "-", settings.data)
     return "-".join([prefix, settings.space, data, *changed, f"seed{settings.seed}"])
+
+
+def changed_settings(settings: Any, defaults: Any, *, left_out: Sequence[str]) -> list[str]:
+    """``NAME=VALUE`` of the settings that are not the default, for the name of a folder.
+
+    Args:
+      settings: a dataclass.
+      defaults: the same class with default values.
+      left_out: names of settings that are not told.
+    """
+    return [
+        f"{field.name}={re.sub('[/#]', '-', _short(value))}"
+        for field in dataclasses.fields(settings)
+        if field.name not in left_out
+        and (value := getattr(settings, field.name)) not in (None, getattr(defaults, field.name))
+    ]
 
 
 def _short(value: Any) -> str:

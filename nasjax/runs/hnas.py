@@ -70,8 +70,7 @@ class HnasSettings:
 
     def search(self, pool: ScoredPool) -> SearchAlgorithm:
         """The search in a pool, from the middles of the constants' ranges on."""
-        objective_fn, num_constants = self.objective(pool)
-        return hnas(objective_fn, num_constants, probes=grid_probes(num_constants))
+        return probed_hnas(*self.objective(pool))
 
     def objective(self, pool: ScoredPool) -> tuple[Callable, int]:
         """``(constants -> [pool], number of constants)``, lower is better.
@@ -97,6 +96,11 @@ class HnasSettings:
                 "asked for, above zero, got none. Choose others."
             )
         return found
+
+
+def probed_hnas(objective_fn: Callable, num_constants: int) -> SearchAlgorithm:
+    """HNAS from the middles of the constants' ranges on."""
+    return hnas(objective_fn, num_constants, probes=grid_probes(num_constants))
 
 
 class PoolSearchResult(NamedTuple):
@@ -139,12 +143,9 @@ def table_evaluation(
     if seconds is not None:
         costs = np.full(len(values), seconds, np.float64)
     else:
-        costs = table.seconds_of(pool.genotypes)
-        costs = (
-            np.full(len(values), DEFAULT_SECONDS)
-            if costs is None
-            else np.nan_to_num(costs, nan=DEFAULT_SECONDS)
-        )
+        own = table.seconds_of(pool.genotypes)
+        costs = np.full(len(values), math.nan) if own is None else own
+        costs = np.where(np.isnan(costs), DEFAULT_SECONDS, costs)
         costs = costs * (1 if accuracy.endswith("_12") else WHOLE_EPOCHS / 12)
 
     def evaluate(place: int) -> Evaluation:
@@ -185,8 +186,8 @@ def run_hnas(
     Raises:
       InputError: if the folder or the scores cannot be used, or evaluations fail again and again.
     """
-    search = settings.search(pool)
     objective_fn, num_constants = settings.objective(pool)
+    search = probed_hnas(objective_fn, num_constants)
     num_usable = int(np.isfinite(objective_fn((0.5,) * num_constants)).sum())
     if settings.steps > num_usable:
         raise InputError(
@@ -280,7 +281,7 @@ def _finish(settings, pool: ScoredPool, state, info, folder: RunFolder, evaluate
         "genotype": genotype.tolist(),
         "algorithm": "hnas",
         "value": info.best_value,
-        "constants": state.points[[one.place for one in state.evaluated].index(info.best_place)],
+        "constants": state.point_of(info.best_place),
         "settings": dataclasses.asdict(settings),
         "evaluated_by": evaluated_by,
         "scores": {

@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from jaxtyping import Float, Int, Int32
 from nasjax.errors import InputError, unknown_name
 from nasjax.metrics import METRICS
 from nasjax.objectives import normal_scores
+from nasjax.runs.folder import read_json_object
 from nasjax.spaces import Space, get_space
 
 _ARCHITECTURE, _TEXTS = "architecture", ("index", "canonical", "flags", "warnings")
@@ -143,7 +143,7 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
     """
     path = Path(path)
     file = path / _SCORES if path.is_dir() else path
-    metadata = _metadata(file.parent / _METADATA) if file.name == _SCORES else {}
+    metadata = read_json_object(file.parent / _METADATA) if file.name == _SCORES else {}
     held = metadata.get("settings", {}).get("space")
     if space is not None and held is not None and held != space:
         raise InputError(f"--scores {path}: must be of --space {space}, got scores of {held}.")
@@ -203,14 +203,6 @@ def _content(path: Path, file: Path) -> bytes:
             f"--scores {path}: must be a folder of `nasjax score` that has ended, or a CSV file, "
             f"got {error.strerror or error}."
         ) from error
-
-
-def _metadata(file: Path) -> dict:
-    try:
-        held = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return held if isinstance(held, dict) else {}
 
 
 def _score(where: str, name: str, record: Mapping[str, str]) -> float:

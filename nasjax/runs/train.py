@@ -188,11 +188,6 @@ class _Hooks:
 
     @property
     def seconds(self) -> float:
-        """Of training; where it had ended before, those that it had taken."""
-        if self._folder is not None and not self.history:
-            held = self._folder.read_json(_RESULT).get("seconds")
-            if isinstance(held, float):
-                return held
         return self._before_s + time.monotonic() - self._start_s
 
     def report(self, record: dict[str, Any]) -> None:
@@ -215,6 +210,8 @@ class _Hooks:
 def _finish(settings: TrainSettings, prepared: Prepared, folder, hooks: _Hooks) -> dict[str, Any]:
     task, splits, _ = prepared
     history = hooks.history if folder is None else folder.read_history()
+    has_ended_before = folder is not None and not hooks.history
+    held = folder.read_json(_RESULT) if has_ended_before else {}
     last = [record for record in history if record["kind"] == "epoch"][-1]
     record = {
         "space": settings.space,
@@ -224,7 +221,7 @@ def _finish(settings: TrainSettings, prepared: Prepared, folder, hooks: _Hooks) 
         "data": splits.provenance,
         "versions": versions(),
         "steps": last["step"],
-        "seconds": hooks.seconds,
+        "seconds": held.get("seconds") or hooks.seconds,
         **{name: value for name, value in last.items() if name.startswith(("train_", "test_"))},
     }
     if settings.architecture is not None:

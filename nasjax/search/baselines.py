@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from nasjax.errors import InputError
 from nasjax.search.base import SearchAlgorithm
-from nasjax.search.pool import Evaluation, any_left, pool_search
+from nasjax.search.pool import Evaluation, any_left, or_least, pool_search
 
 NeighbourFn = Callable[[np.random.Generator, int], int | None]
 """``(generator, place) -> place`` of a random neighbour; None where the pool has it not."""
@@ -91,7 +91,7 @@ def regularised_evolution(
         youngest = list(known)[-population_size:]
         for _ in range(_MOST_REPEATS):
             drawn = generator.choice(youngest, sample_size, replace=False)
-            parent = max(drawn, key=lambda place: _or_least(known[place].value))
+            parent = max(drawn, key=lambda place: or_least(known[place].value))
             child = neighbour_fn(generator, int(parent))
             if child is not None and child not in known:
                 return child
@@ -152,7 +152,3 @@ def _policy(genotypes, num_choices: int, known, learning_rate: float, decay: flo
 def _softmax(logits):
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
-
-
-def _or_least(value: float) -> float:
-    return -math.inf if math.isnan(value) else value

@@ -12,6 +12,7 @@ from nasjax.search.pool import (
     PoolState,
     PoolStepInfo,
     evaluated_at,
+    or_least,
     step_info,
 )
 from nasjax.types import Key
@@ -82,16 +83,12 @@ def _by_rung(evaluated: tuple[Evaluated, ...]) -> list[list[Evaluated]]:
 def _promoted(rungs, num_rungs: int, eta: int) -> tuple[int, int] | None:
     """``(place, rung)`` of what is to be evaluated again."""
     for rung in range(min(len(rungs), num_rungs - 1) - 1, -1, -1):
-        order = sorted(rungs[rung], key=lambda one: -_or_least(one.evaluation.value))
+        order = sorted(rungs[rung], key=lambda one: -or_least(one.evaluation.value))
         known = {one.place for one in rungs[rung + 1]} if rung + 1 < len(rungs) else set()
         for one in order[: len(order) // eta]:
             if one.place not in known and not math.isnan(one.evaluation.value):
                 return one.place, rung + 1
     return None
-
-
-def _or_least(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
 
 
 def _info(evaluated: tuple[Evaluated, ...]) -> PoolStepInfo:

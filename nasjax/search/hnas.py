@@ -52,6 +52,10 @@ class HnasState(NamedTuple):
     evaluated: tuple[Evaluated, ...] = ()
     points: tuple[Point, ...] = ()
 
+    def point_of(self, place: int) -> Point:
+        """By what constants an architecture that was evaluated was taken."""
+        return self.points[[one.place for one in self.evaluated].index(place)]
+
 
 def hnas(
     objective_fn: Callable[[Point], Float[np.ndarray, " pool"]],

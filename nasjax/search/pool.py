@@ -90,6 +90,11 @@ def evaluated_at(place: int, evaluation: Evaluation) -> Evaluated:
     return Evaluated(place, evaluation)
 
 
+def or_least(value: float) -> float:
+    """A value to sort by: what failed comes last."""
+    return -math.inf if math.isnan(value) else value
+
+
 def step_info(evaluated: tuple[Evaluated, ...]) -> PoolStepInfo:
     """The record of the last of some evaluations.
 
