@@ -75,10 +75,11 @@ def compare(
     out = out or Path("runs") / f"compare-{scores.stem}-seed{seed}"
     with step_progress(PHASES) as on_step:
         compared = run_comparison(settings, pool, loaded, out, on_step=on_step)
-    console.print("mean (standard deviation), %, and seconds of evaluations and scores")
+    console.print("mean (standard deviation), %; seconds of evaluations and of scores")
     rows = _wide_table("search", "valid.", "C10 test", "C100", "IN16", "eval.", "scores")
     for name, result in compared.items():
-        numbers = (_percent(result[column]) for column in ("validation", *TESTED))
+        validation = _percent({**result["validation"], "std": math.nan})
+        numbers = (validation, *(_percent(result[column]) for column in TESTED))
         costs = (result[column] for column in ("seconds", "metric_seconds"))
         seconds = ("" if math.isnan(cost) else f"{cost:.0f}" for cost in costs)
         rows.add_row(name, *numbers, *seconds)
@@ -134,20 +135,20 @@ def correlate(
     with step_progress(PHASES) as on_step:
         rows = run_correlation(settings, pool, loaded, out, on_step=on_step)
     print(
-        f"Spearman correlation with {accuracy} (95 % interval, or standard deviation over "
-        f"{num_seeds} searches); with architectures without a score last; Kendall's tau; Spearman "
-        "within the best 10 %"
+        f"Spearman correlation with {accuracy} (95 % interval, or ± standard deviation over "
+        f"{num_seeds} searches); all: architectures without a score last; Kendall's tau; top: "
+        "Spearman within the best 10 %. After the comma: what constants are tuned by."
     )
     for score, forms in groupby(rows, lambda row: row["score"]):
-        print(score)
-        shown = Table(box=None, padding=(0, 2, 0, 0))
+        print(f"{score}:")
+        shown = Table(box=None, padding=(0, 1, 0, 0))
         for name, width in _FORM_COLUMNS.items():
             shown.add_column(name, no_wrap=True, min_width=width)
         for row in forms:
             names = ("spearman_all", "kendall", "spearman_top")
             numbers = (_decimals(row[name]) for name in names)
-            told = (f"  {row['form']}", row["tuned_by"], _spearman_of(row))
-            shown.add_row(*told, *numbers, str(row["num"]))
+            told = ", ".join(filter(None, (row["form"], row["tuned_by"])))
+            shown.add_row(told, _spearman_of(row), *numbers, str(row["num"]))
         console.print(shown)
     print(
         f"written to {out}: correlations.csv, correlations.json, history.jsonl, correlations.svg, "
@@ -165,15 +166,14 @@ def _wide_table(first: str, *others: str) -> Table:
 
 
 _FORM_COLUMNS = {
-    "": 22,
-    "tuned by": 17,
-    "Spearman": 22,
+    "": 33,
+    "Spearman": 19,
     "all": 6,
     "tau": 6,
     "top": 6,
-    "num": 3,
+    "num": 4,
 }
-"""Columns and least widths, so that the tables of all scores have one layout."""
+"""Columns and least widths, so that the tables of all scores have one layout of 80 columns."""
 
 
 def _percent(spread) -> str:
@@ -189,5 +189,5 @@ def _spearman_of(row) -> str:
     if row["std"] is not None:
         return f"{_decimals(row['spearman'])} ± {row['std']:.3f}"
     if row["low"] is not None:
-        return f"{_decimals(row['spearman'])} ({row['low']:.2f} to {row['high']:.2f})"
+        return f"{row['spearman']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
     return _decimals(row["spearman"])

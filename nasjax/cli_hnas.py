@@ -33,8 +33,9 @@ def search_hnas(
     ] = None,
     also: AlsoOption = None,
     pool_size: Annotated[
-        int, typer.Option(help="Without --scores: so many are drawn, and scored first.")
-    ] = 500,
+        int | None,
+        typer.Option(help="Without --scores: so many are drawn, and scored first. [500]"),
+    ] = None,
     table: TableOption = None,
     accuracy: AccuracyOption = "cifar10_validation_12",
     evaluation_seconds: SecondsOption = None,
@@ -92,6 +93,12 @@ def search_hnas(
         steps=steps,
         seed=seed,
     )
+    if scores is not None and pool_size is not None:
+        raise InputError(
+            f"--pool-size: is of a pool that is drawn, got {pool_size} together with --scores "
+            f"{scores}. Leave one out."
+        )
+    pool_size = 500 if pool_size is None else pool_size
     stem = scores.stem if scores else f"{space or 'nasbench201'}-{pool_size}"
     out = out or Path("runs") / _name(settings, stem, also, recipe)
     if evaluation_seconds is not None and not evaluation_seconds >= 0:

@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from nasjax.cli_common import DATA_VARIABLE, TABLE_NAME, default_table, load_accuracies
+from nasjax.cli_common import (
+    DATA_VARIABLE,
+    TABLE_NAME,
+    console,
+    default_table,
+    load_accuracies,
+)
 from nasjax.errors import InputError
 
 TESTED = {
@@ -52,9 +58,22 @@ def load_pool(scores: Path, also: list[str] | None, space: str | None = None):
     from nasjax.runs import load_scored_pool
 
     pool = load_scored_pool(scores, space=space)
+    _tell_unlike("--scores", pool)
     for name, path in pairs("--also", also).items():
-        pool = pool.with_scores(name, load_scored_pool(path, space=pool.space.name))
+        option = f"--also {name}="
+        other = load_scored_pool(path, space=pool.space.name, option=option)
+        _tell_unlike(option, other)
+        pool = pool.with_scores(name, other)
     return pool
+
+
+def _tell_unlike(option: str, pool) -> None:
+    if pool.num_unlike:
+        console.print(
+            f"{option}: {pool.num_unlike} rows have other scores than an equivalent architecture "
+            "before them; the first row of each counts",
+            soft_wrap=True,
+        )
 
 
 def pairs(option: str, texts: list[str] | None) -> dict[str, str]:

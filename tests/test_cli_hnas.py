@@ -83,7 +83,7 @@ def test_a_table_of_correlations_is_printed(files):
     out = _run("correlate", *options, "--metrics", "m", "--kappa", "o/k", "--num-seeds", "2")
     record = json.loads((files / "runs/correlate-made-seed0/correlations.json").read_text())
     line = next(line for line in out.splitlines() if line.split()[:1] == ["realizable"])
-    assert f"{record['rows'][0]['spearman']:.3f}" in line and line.split()[-1] == "40"
+    assert f"{record['rows'][0]['spearman']:.2f}" in line and line.split()[-1] == "40"
     assert (files / "runs/correlate-made-seed0/correlations.png").exists()
 
 
@@ -92,6 +92,8 @@ def test_a_table_of_correlations_is_printed(files):
     [
         (("--recipe", "quick", "--table", "table.csv"), "--table: .* together with --recipe quick"),
         (("--table", "table.csv", "--epochs", "3"), "--epochs, --test-data: need a training"),
+        (("--pool-size", "9"), "--pool-size: is of a pool that is drawn, got 9 together with"),
+        (("--also", "x=none"), "--also x= none: must be a folder of `nasjax score`"),
         (
             ("--table", "table.csv", "--also", "x"),
             "--also: must be NAME=PATH, each name once, got 'x'",
@@ -112,6 +114,28 @@ def test_options_that_do_not_go_together(files, options, message):
     )
     with pytest.raises(InputError, match=message):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_tables_fit_into_80_columns(files, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with open("scores.csv", "w", newline="") as file:
+        rows = [(cell, (place * 7) % 40, 1.5 + place % 7) for place, cell in enumerate(CELLS)]
+        csv.writer(file).writerows([("architecture", "m", "k"), *rows])
+    options = ("--scores", "scores.csv", "--table", "table.csv", "--num-seeds", "2")
+    out = _run("correlate", *options, "--metrics", "m", "--kappa", "k", "--sets", "m+k")
+    line = next(line for line in out.splitlines() if line.startswith("realizable_trade_off, eval"))
+    assert "…" not in out and line.rstrip().endswith("39")
+    options = (*options, "--steps", "3", "--evaluation-seconds", "12345")
+    out = _run("compare", *options, "--searches", "ranking:m,hnas:m+k")
+    assert "…" not in out and "37035" in out
+
+
+def test_unlike_rows_are_told(files):
+    with open("made.csv", "a") as file:
+        file.write(f"{CELLS[0]},77.0,2.0\n")
+    options = ("--scores", "made.csv", "--table", "table.csv", "--metric", "m", "--kappa", "k")
+    out = _run("search", "hnas", *options, "--steps", "2")
+    assert "--scores: 4 rows have other scores than an equivalent architecture before" in out
 
 
 def test_a_table_must_be_given(files):

@@ -1,6 +1,6 @@
 """The picture of a search by evaluations: what was found at which cost, and by which constants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def draw_search(
     *,
     title: str | None = None,
     surface: Float[np.ndarray, "nu mu"] | None = None,
+    constants_at: Callable[[tuple[float, float]], tuple[float, float]] | None = None,
     formats: Sequence[str] = ("svg", "png"),
 ) -> tuple[Path, ...]:
     """Draws evaluations against their cost, and which constants select what.
@@ -45,6 +46,7 @@ def draw_search(
       title: above the picture.
       surface: ``[nu, mu]`` over the unit square, the value of what these constants select; NaN
         where it was not evaluated. None draws no surface.
+      constants_at: the values of mu and nu at a place, to write at the axes. None writes places.
       formats: some of ``figures.FORMATS``.
 
     Returns:
@@ -65,6 +67,8 @@ def draw_search(
         _draw_found(axes[0], history, fine)
         if surface is not None:
             _draw_surface(figure, axes[1], fine, surface)
+            if constants_at is not None:
+                _write_constants(axes[1], constants_at)
         if title:
             figure.suptitle(title, fontsize=9.5)
         return write_figure("draw_search", figure, Path(path), formats)
@@ -103,6 +107,14 @@ def _draw_surface(figure, axis, fine, surface) -> None:
         axis.scatter(*best["constants"], s=60, linewidth=0.6, zorder=3, **star)
     axis.set_title("star: the best; white: selects what was not evaluated", fontsize=7)
     axis.set(xlabel="place of mu in its range (log)", ylabel="place of nu in its range")
+
+
+def _write_constants(axis, constants_at) -> None:
+    places = (0.0, 0.25, 0.5, 0.75, 1.0)
+    points = [constants_at((place, place)) for place in places]
+    axis.set_xticks(places, [f"{mu:.1g}" for mu, _ in points], fontsize=7)
+    axis.set_yticks(places, [f"{nu:.2g}" for _, nu in points], fontsize=7)
+    axis.set(xlabel="mu", ylabel="nu")
 
 
 def draw_comparison(

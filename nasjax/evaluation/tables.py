@@ -141,7 +141,7 @@ class Nasbench201Table:
         """
         accuracies = self.accuracies()
         if name not in accuracies:
-            raise unknown_name("Nasbench201Table.accuracy_of", "accuracy", name, accuracies)
+            raise unknown_name("the table", "accuracy", name, accuracies)
         return self._at(accuracies[name], genotypes)
 
     def seconds_of(

@@ -53,9 +53,11 @@ def spectrum(kernel: Float[np.ndarray, "rows rows"], *, rounding: float | None =
 
     Args:
       kernel: ``[rows, rows]``, of any floating type; converted to float64.
-      rounding: relative size below which an eigenvalue counts as zero, and above which asymmetry
-        and negative eigenvalues count as failures (ten times that). None takes ``rows`` times the
-        rounding of the kernel's own type.
+      rounding: relative size below which an eigenvalue counts as zero. None takes 8 times the
+        rounding of the kernel's own type, and no less than ``rows`` times float64's: rounded
+        entries move the smallest eigenvalue of a kernel by a few parts of its largest, as their
+        errors do not add up, where ``rows`` of them would be the worst case. Asymmetry and negative
+        eigenvalues count as failures above ten times this, and above ten times that worst case.
 
     Returns:
       The spectrum. Cost: ``rows^3``, on the host.
@@ -80,9 +82,10 @@ def spectrum(kernel: Float[np.ndarray, "rows rows"], *, rounding: float | None =
             f"spectrum: `kernel` must be a square matrix, got shape {list(kernel.shape)}. "
             "Reshape [batch, batch, outputs, outputs] to examples x outputs first."
         )
+    is_floating = jnp.issubdtype(kernel.dtype, jnp.floating)
+    own = float(jnp.finfo(kernel.dtype if is_floating else float).eps)
     if rounding is None:
-        is_floating = jnp.issubdtype(kernel.dtype, jnp.floating)
-        rounding = len(kernel) * float(jnp.finfo(kernel.dtype if is_floating else float).eps)
+        rounding = max(8 * own, len(kernel) * float(np.finfo(float).eps))
     kernel = kernel.astype(np.float64)
     if not np.isfinite(kernel).all():
         return _failed("non_finite", np.empty(0))
@@ -95,7 +98,7 @@ def spectrum(kernel: Float[np.ndarray, "rows rows"], *, rounding: float | None =
     largest = float(np.abs(values).max())
     asymmetry = float(np.abs(kernel - kernel.T).max())
     residual = max(asymmetry, -float(values[0]), 0.0) / largest if largest else np.inf
-    if residual > 10 * rounding:
+    if residual > 10 * max(rounding, len(kernel) * own):
         with np.errstate(over="ignore"):
             values = values * scale
         return _failed("asymmetric", values, residual)

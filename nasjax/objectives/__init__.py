@@ -18,6 +18,7 @@ from nasjax.objectives.trace_norm import (
 )
 from nasjax.objectives.tuned import (
     RANGES,
+    TradeOffObjective,
     TradeOffRanges,
     normal_scores,
     trade_off_objective,
@@ -28,6 +29,7 @@ __all__ = [
     "BOUNDS",
     "RANGES",
     "Bound",
+    "TradeOffObjective",
     "TradeOffRanges",
     "non_realizable",
     "normal_scores",

@@ -23,12 +23,14 @@ class TradeOffRanges(NamedTuple):
     """Where the constants of HNAS, eq. (7), are sought.
 
     Attributes:
-      log10_mu: least and greatest.
+      log10_mu: least and greatest. None goes from where the trade-off adds a hundredth at most to
+        the bound of any architecture to where it is a hundred times the rest of it for half of
+        them, with the median of ``M^2`` for ``nu``.
       nu: least and greatest; None takes the quantiles of ``M^2`` over the pool, from 0 to 1.
       is_scaled: whether metric and condition number are divided by their medians over the pool.
     """
 
-    log10_mu: tuple[float, float] = (-8.0, 2.0)
+    log10_mu: tuple[float, float] | None = None
     nu: tuple[float, float] | None = None
     is_scaled: bool = True
 
@@ -41,13 +43,30 @@ RANGES = {
 NAS-Bench-201, in the units of its metrics."""
 
 
+class TradeOffObjective(NamedTuple):
+    """A bound as a function of where its constants lie in their ranges.
+
+    Attributes:
+      values_at: ``(mu, nu) -> [pool]``.
+      constants_at: ``point -> (mu, nu)``, for metrics and condition numbers in units of their
+        medians if the ranges are scaled. ``()`` has 0 for both.
+    """
+
+    values_at: Callable[[float, float], Pool]
+    constants_at: Callable[[tuple[float, ...]], tuple[float, float]]
+
+    def __call__(self, point: tuple[float, ...]) -> Pool:
+        """``[pool]``, lower is better."""
+        return self.values_at(*self.constants_at(point))
+
+
 def trade_off_objective(
     metric: Pool,
     kappa: Pool,
     *,
     bound: str = "non_realizable",
     ranges: TradeOffRanges = RANGES["scaled"],
-) -> Callable[[tuple[float, ...]], Pool]:
+) -> TradeOffObjective:
     """A bound as a function of where its ``mu`` and ``nu`` lie in their ranges.
 
     Args:
@@ -75,22 +94,34 @@ def trade_off_objective(
             kappa = kappa / np.median(kappa[is_usable])
     squares = metric[is_usable] ** 2
 
+    def values_at(mu: float, nu: float) -> Pool:
+        with jax.enable_x64(True):
+            return np.asarray(BOUNDS[bound].fn(jnp.asarray(metric), jnp.asarray(kappa), mu, nu))
+
     def nu_at(place: float) -> float:
         if ranges.nu is not None:
             return ranges.nu[0] + (ranges.nu[1] - ranges.nu[0]) * place
         return float(np.quantile(squares, place)) if len(squares) else 0.0
 
-    low, high = ranges.log10_mu
+    if not BOUNDS[bound].has_trade_off:
+        return TradeOffObjective(values_at, lambda point: (0.0, 0.0))
+    low, high = ranges.log10_mu or _log10_mu(values_at, nu_at(0.5))
 
-    def objective_fn(point: tuple[float, ...]) -> Pool:
-        if not BOUNDS[bound].has_trade_off:
-            mu = nu = 0.0
-        else:
-            mu, nu = 10.0 ** (low + (high - low) * point[0]), nu_at(point[1])
-        with jax.enable_x64(True):
-            return np.asarray(BOUNDS[bound].fn(jnp.asarray(metric), jnp.asarray(kappa), mu, nu))
+    def constants_at(point: tuple[float, ...]) -> tuple[float, float]:
+        return 10.0 ** (low + (high - low) * point[0]), nu_at(point[1])
 
-    return objective_fn
+    return TradeOffObjective(values_at, constants_at)
+
+
+def _log10_mu(values_at, nu: float) -> tuple[float, float]:
+    """From where ``mu`` does next to nothing to where it decides."""
+    rest = values_at(0.0, nu)
+    with np.errstate(all="ignore"):
+        ratios = rest / (values_at(1.0, nu) - rest)
+    ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
+    if not len(ratios):  # there is nothing to weigh
+        return (0.0, 0.0)
+    return float(np.log10(ratios.min())) - 2.0, float(np.log10(np.median(ratios))) + 2.0
 
 
 def weighted_ranks_objective(

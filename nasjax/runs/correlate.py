@@ -25,7 +25,7 @@ PAPER_BOUNDS = ("realizable", "realizable_trade_off", "realizable_kappa", "non_r
 """The scenarios of HNAS, table 6, in its order."""
 TOP_SHARE = 0.1
 
-_GRID_SIZE, _DRAWN = 21, 0xD4A
+_LEAST_POOL, _GRID_SIZE, _DRAWN = 3, 21, 0xD4A
 _Scores = np.ndarray
 
 
@@ -121,6 +121,11 @@ def run_correlation(
       InputError: if the folder, the scores or the table cannot be used.
     """
     on_step = on_step or (lambda *_: None)
+    if len(pool.genotypes) < _LEAST_POOL:
+        raise InputError(
+            f"correlate: {pool.source} must have {_LEAST_POOL} architectures that differ, got "
+            f"{len(pool.genotypes)}. Score more."
+        )
     accuracy = table.accuracy_of(settings.accuracy, pool.row_genotypes)
     units = list(_units(settings, pool, table, accuracy))
     with open_run_folder(Path(out)) as folder:

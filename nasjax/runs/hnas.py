@@ -90,10 +90,18 @@ class HnasSettings:
             num_constants = 2 if BOUNDS[self.bound].has_trade_off else 0
             objective_fn = trade_off_objective(metric, kappa, bound=self.bound, ranges=ranges)
             found = objective_fn, num_constants
-        if not np.isfinite(found[0]((0.5,) * found[1])).any():
+        middle = found[0]((0.5,) * found[1])
+        middle = middle[np.isfinite(middle)]
+        if not len(middle):
             raise InputError(
                 f"search hnas: an architecture of {pool.source} must have all metrics that are "
                 "asked for, above zero, got none. Choose others."
+            )
+        if len(middle) > 1 and np.ptp(middle) == 0:
+            asked = self.weighted or (self.metric, self.kappa)
+            raise InputError(
+                f"search hnas: {', '.join(asked)} must tell architectures of {pool.source} apart, "
+                f"got the same for all {len(middle)}. Choose others."
             )
         return found
 
@@ -206,7 +214,8 @@ def run_hnas(
             }
         )
         state, info, num_run = _search(settings, search, pool, evaluate, folder, on_step)
-        genotype, record = _finish(settings, pool, state, info, folder, evaluated_by, table)
+        told = evaluated_by, table, objective_fn
+        genotype, record = _finish(settings, pool, state, info, folder, *told)
     return PoolSearchResult(genotype, record, num_run)
 
 
@@ -271,7 +280,9 @@ def _line(pool: ScoredPool, number: int, state, info) -> dict[str, Any]:
     }
 
 
-def _finish(settings, pool: ScoredPool, state, info, folder: RunFolder, evaluated_by, table):
+def _finish(
+    settings, pool: ScoredPool, state, info, folder: RunFolder, evaluated_by, table, objective_fn
+):
     if info.best_place is None:
         raise InputError("search hnas: an evaluation must succeed, got failures only.")
     genotype = pool.genotypes[info.best_place]
@@ -300,17 +311,24 @@ def _finish(settings, pool: ScoredPool, state, info, folder: RunFolder, evaluate
         record["accuracies"] = table.lookup(genotype)._asdict()
     title = f"HNAS, {pool.space.name}, seed {settings.seed}"
     draw_cells(pool.space.describe(genotype), folder.path / "cells", title=title)
-    surface = _surface(settings, pool, state)
-    draw_search(folder.read_history(), folder.path / "search", title=title, surface=surface)
+    surface, axes = None, {}
+    if _has_trade_off(settings):
+        record |= dict(
+            zip(("mu", "nu"), objective_fn.constants_at(record["constants"]), strict=True)
+        )
+        surface = _surface(objective_fn, state)
+        axes = {"constants_at": objective_fn.constants_at}
+    draw_search(folder.read_history(), folder.path / "search", title=title, surface=surface, **axes)
     folder.write_json("architecture.json", record)
     return genotype, record
 
 
-def _surface(settings: HnasSettings, pool: ScoredPool, state) -> np.ndarray | None:
+def _has_trade_off(settings: HnasSettings) -> bool:
+    return not settings.weighted and BOUNDS[settings.bound].has_trade_off
+
+
+def _surface(objective_fn, state) -> np.ndarray:
     """Values of what mu and nu select, ``[nu, mu]``, as far as they are known; else NaN."""
-    if settings.weighted or not BOUNDS[settings.bound].has_trade_off:
-        return None
-    objective_fn, _ = settings.objective(pool)
     values = {one.place: one.evaluation.value for one in state.evaluated}
     middles = (np.arange(_SURFACE_SIZE) + 0.5) / _SURFACE_SIZE
     chosen = [[int(np.argmin(objective_fn((mu, nu)))) for mu in middles] for nu in middles]

@@ -35,6 +35,7 @@ class ScoredPool(NamedTuple):
       sha256: of its content.
       row_genotypes: ``[rows, ...]``, of all rows of the file, equivalent ones apart.
       row_places: ``[rows]``, where in the pool a row's equivalent is.
+      num_unlike: rows whose scores are not those of the equivalent row before them, which count.
     """
 
     space: Space
@@ -45,6 +46,7 @@ class ScoredPool(NamedTuple):
     sha256: str
     row_genotypes: Int32[np.ndarray, "rows ..."]
     row_places: Int[np.ndarray, " rows"]
+    num_unlike: int = 0
 
     def score_of(self, metric: str) -> Float[np.ndarray, " pool"]:
         """The scores of a metric.
@@ -126,7 +128,9 @@ class ScoredPool(NamedTuple):
         )
 
 
-def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPool:
+def load_scored_pool(
+    path: str | Path, *, space: str | None = None, option: str = "--scores"
+) -> ScoredPool:
     """Reads scores.
 
     Args:
@@ -134,6 +138,7 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
         column ``architecture`` of strings or indices and a column of numbers for each metric; an
         empty cell or ``nan`` is a failure, and so is what failed with any seed of several.
       space: the search space; None takes that of the folder, or ``nasbench201``.
+      option: what named the path, for messages.
 
     Returns:
       The pool. Of equivalent architectures the first is kept. 15,625 rows take a few seconds.
@@ -146,25 +151,31 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
     metadata = read_json_object(file.parent / _METADATA) if file.name == _SCORES else {}
     held = metadata.get("settings", {}).get("space")
     if space is not None and held is not None and held != space:
-        raise InputError(f"--scores {path}: must be of --space {space}, got scores of {held}.")
-    content = _content(path, file)
+        raise InputError(f"{option} {path}: must be of {space}, got scores of {held}.")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{option} {path}: must be a folder of `nasjax score` that has ended, or a CSV file, "
+            f"got {error.strerror or error}."
+        ) from error
     chosen = get_space(space or held or "nasbench201")
     try:
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"--scores {file}: must be a CSV file, got {error}.") from error
+        raise InputError(f"{option} {file}: must be a CSV file, got {error}.") from error
     header = rows[0] if rows else []
     others = {_ARCHITECTURE, *_TEXTS, *(f"{name}{end}" for name in header for end in _OF_SEEDS)}
     names = [name for name in header if name not in others]
     if _ARCHITECTURE not in header or not names or len(rows) < 2:
         raise InputError(
-            f"--scores {file}: must have a column {_ARCHITECTURE!r}, columns of metrics, and rows, "
+            f"{option} {file}: must have a column {_ARCHITECTURE!r}, columns of metrics, and rows, "
             f"got the columns {', '.join(header) or 'none'} and {max(len(rows) - 1, 0)} rows."
         )
     place_of: dict[tuple, int] = {}
-    genotypes, values, row_genotypes, row_places = [], [], [], []
+    genotypes, values, row_genotypes, row_places, num_unlike = [], [], [], [], 0
     for line, row in enumerate(rows[1:], 2):
-        where = f"--scores {file}, line {line}"
+        where = f"{option} {file}, line {line}"
         if len(row) != len(header):
             raise InputError(f"{where}: must have {len(header)} cells, got {len(row)}.")
         record = dict(zip(header, row, strict=True))
@@ -175,9 +186,11 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
         canonical = _class(chosen, genotype)
         row_genotypes.append(genotype)
         row_places.append(place_of.setdefault(canonical, len(genotypes)))
+        found = [_score(where, name, record) for name in names]
         if len(genotypes) == row_places[-1]:
             genotypes.append(genotype)
-            values.append([_score(where, name, record) for name in names])
+            values.append(found)
+        num_unlike += not np.array_equal(found, values[row_places[-1]], equal_nan=True)
     return ScoredPool(
         chosen,
         np.stack(genotypes),
@@ -187,22 +200,13 @@ def load_scored_pool(path: str | Path, *, space: str | None = None) -> ScoredPoo
         hashlib.sha256(content).hexdigest(),
         np.stack(row_genotypes),
         np.array(row_places),
+        num_unlike,
     )
 
 
 def _class(space: Space, genotype) -> tuple[int, ...]:
     """What equivalent architectures have in common."""
     return tuple(np.asarray(space.canonical(genotype)).ravel().tolist())
-
-
-def _content(path: Path, file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"--scores {path}: must be a folder of `nasjax score` that has ended, or a CSV file, "
-            f"got {error.strerror or error}."
-        ) from error
 
 
 def _score(where: str, name: str, record: Mapping[str, str]) -> float:

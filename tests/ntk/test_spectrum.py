@@ -1,5 +1,6 @@
 """Spectra: right to the last eigenvalue, and failures that lose."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -87,6 +88,22 @@ def test_kernels_may_be_as_large_and_as_small_as_numbers():
         assert found.failure is None
         assert found.condition_number == pytest.approx(2.0)
         assert found.lambda_min == pytest.approx(scale)
+
+
+def test_condition_numbers_of_float32_kernels_hold_to_a_million():
+    # Rows times the rounding, 64 of them, would have cut them at 131,072.
+    kernel = kernel_of(np.concatenate([[1.0 / 5e5], np.geomspace(1e-4, 1.0, 63)]))
+    found = spectrum(kernel.astype(np.float32))
+    assert found.failure is None
+    assert found.condition_number == pytest.approx(5e5, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kernels_without_full_rank_are_singular_in_float32(seed):
+    rows = jax.random.normal(jax.random.key(seed), (64, 200_000))
+    rows = rows.at[1].set(1.5 * rows[0])
+    assert spectrum(rows @ rows.T).failure == "singular"
+    assert spectrum(rows[2:, :61] @ rows[2:, :61].T).rank == 61
 
 
 def test_rounding_is_that_of_half_precision_too():

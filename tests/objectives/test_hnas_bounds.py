@@ -75,9 +75,31 @@ def test_constants_are_places_in_ranges_without_units():
     metric, kappa = METRIC / 1.5, KAPPA / 25
     nu = np.quantile(metric**2, 0.25)
     expected = kappa / metric + (metric**2 - nu) ** 2
-    np.testing.assert_allclose(trade_off_objective(METRIC, KAPPA)(point), expected, rtol=1e-12)
-    scaled = trade_off_objective(1e3 * METRIC, 1e5 * KAPPA)(point)
+    ranges = TradeOffRanges((-8.0, 2.0))
+    found = trade_off_objective(METRIC, KAPPA, ranges=ranges)
+    np.testing.assert_allclose(found(point), expected, rtol=1e-12)
+    assert found.constants_at(point) == (pytest.approx(1.0), pytest.approx(nu))
+    scaled = trade_off_objective(1e3 * METRIC, 1e5 * KAPPA, ranges=ranges)(point)
     np.testing.assert_allclose(scaled, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bound", ["realizable_trade_off", "non_realizable", "non_realizable:code"])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 6.0])
+def test_mu_goes_from_next_to_nothing_to_all(bound, spread):
+    """Whatever the tails of the metric: at first the trade-off adds 1 %, at last it decides."""
+    rng = np.random.default_rng(0)
+    metric, kappa = np.exp(spread * rng.normal(size=99)), np.exp(rng.normal(size=99))
+    found = trade_off_objective(metric, kappa, bound=bound)
+    without = found.values_at(0.0, 0.0)
+    assert np.max(found((0.0, 0.5)) / without) == pytest.approx(1.01)
+    assert np.median(found((1.0, 0.5)) / without) == pytest.approx(101, rel=0.1)
+    other = trade_off_objective(1e3 * metric, 1e5 * kappa, bound=bound)
+    np.testing.assert_allclose(other((0.3, 0.7)), found((0.3, 0.7)), rtol=1e-6)
+
+
+def test_a_metric_alike_for_all_has_nothing_to_weigh():
+    found = trade_off_objective(np.full(4, 2.0), KAPPA)
+    np.testing.assert_allclose(found((0.9, 0.3)), KAPPA / 25)
 
 
 @pytest.mark.parametrize("bound", ["realizable", "realizable_kappa"])

@@ -76,6 +76,9 @@ def test_a_search_finds_a_good_cell_and_leaves_its_files(files, tmp_path):
     assert record["value"] >= np.sort(files[2])[-12]
     assert record["accuracies"]["cifar10_test"] == pytest.approx(record["value"])
     assert record["seconds"] == {"evaluations": 1200.0, "metrics": None}
+    objective_fn, _ = SETTINGS.objective(files[0])
+    values = objective_fn.values_at(record["mu"], record["nu"])
+    assert int(np.argmin(values)) == int(np.argmin(objective_fn(record["constants"])))
     history = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     lines = [json.loads(line) for line in history]
     assert len({line["place"] for line in lines}) == 8 == record["num_evaluations"]
@@ -206,3 +209,14 @@ def test_what_is_refused(files, tmp_path):
     path = _write(tmp_path / "zero.csv", ("architecture", "m", "k"), [("6111", 0.0, 3.0)])
     with pytest.raises(InputError, match="must have all metrics that are asked for, above zero"):
         HnasSettings(metric="m", kappa="k").search(load_scored_pool(path))
+    rows = [("6111", 2.0, 3.0), ("6112", 2.0, 3.0)]
+    same = load_scored_pool(_write(tmp_path / "same.csv", ("architecture", "m", "k"), rows))
+    for settings in (HnasSettings(metric="m", kappa="k"), HnasSettings(weighted=("m",))):
+        with pytest.raises(InputError, match="must tell architectures of .*the same for all 2"):
+            settings.search(same)
+
+
+def test_rows_unlike_an_equivalent_one_are_counted(tmp_path):
+    rows = [("6111", 2.0), ("6111", 2.0), ("6111", 3.0), ("6112", "nan"), ("6112", "")]
+    pool = load_scored_pool(_write(tmp_path / "twice.csv", ("architecture", "m"), rows))
+    assert pool.num_unlike == 1 and pool.score_of("m")[0] == 2.0
