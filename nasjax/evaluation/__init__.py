@@ -1,5 +1,6 @@
 """Benchmark tables, correlations and pictures: what is known and shown about architectures."""
 
+from nasjax.evaluation.choices_plot import draw_choices
 from nasjax.evaluation.correlation import KINDS, Correlation, correlation
 from nasjax.evaluation.correlation_plot import draw_correlations
 from nasjax.evaluation.curves import draw_curves
@@ -16,6 +17,7 @@ __all__ = [
     "Nasbench201Table",
     "correlation",
     "draw_cells",
+    "draw_choices",
     "draw_comparison",
     "draw_correlations",
     "draw_curves",

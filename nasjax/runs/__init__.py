@@ -3,6 +3,7 @@
 from nasjax.runs.candidates import CandidateEvaluation, training_evaluation
 from nasjax.runs.compare import SEARCHES, CompareSettings, run_comparison
 from nasjax.runs.correlate import CorrelateSettings, run_correlation
+from nasjax.runs.darts import DARTS_ALGORITHMS, DartsResult, DartsSettings, run_darts
 from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
 from nasjax.runs.hnas import HnasSettings, PoolSearchResult, run_hnas, table_evaluation
 from nasjax.runs.nasi import DEFAULTS, NasiResult, NasiSettings, run_nasi, versions
@@ -23,7 +24,10 @@ from nasjax.runs.trained import Trained, evaluate_run, load_trained
 from nasjax.runs.validate_ntk import Validation, ValidationSettings, run_validation
 
 __all__ = [
+    "DARTS_ALGORITHMS",
     "DEFAULTS",
+    "DartsResult",
+    "DartsSettings",
     "SCORE_DEFAULTS",
     "HnasSettings",
     "NasiResult",
@@ -57,6 +61,7 @@ __all__ = [
     "request_strings",
     "run_comparison",
     "run_correlation",
+    "run_darts",
     "run_hnas",
     "run_nasi",
     "run_score",

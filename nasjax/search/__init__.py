@@ -7,6 +7,8 @@ from nasjax.search.baselines import (
     regularised_evolution,
     reinforce,
 )
+from nasjax.search.darts import DARTS_ORDERS, DartsRates, DartsState, DartsStepInfo, LossFn, darts
+from nasjax.search.darts_mlp import mlp_project, mlp_relax, mlp_variables, select_mlp
 from nasjax.search.halving import EvaluateAtFn, successive_halving
 from nasjax.search.hnas import HnasState, Probe, grid_probes, hnas
 from nasjax.search.nasi import (
@@ -24,6 +26,14 @@ from nasjax.search.parzen import parzen
 from nasjax.search.pool import Evaluated, EvaluateFn, Evaluation, PoolState, PoolStepInfo
 from nasjax.search.predicted import Prediction, predict, predicted
 from nasjax.search.training_free import best_of_sample, pruning
+from nasjax.search.weight_sharing import (
+    CandidateInfo,
+    CandidateState,
+    SharedState,
+    SharedStepInfo,
+    candidate_search,
+    weight_sharing,
+)
 
 __all__ = [
     "random_search",
@@ -57,4 +67,20 @@ __all__ = [
     "nu_estimation",
     "optimal_logits",
     "zero_logits",
+    "DARTS_ORDERS",
+    "CandidateInfo",
+    "CandidateState",
+    "DartsRates",
+    "DartsState",
+    "DartsStepInfo",
+    "LossFn",
+    "SharedState",
+    "SharedStepInfo",
+    "candidate_search",
+    "darts",
+    "mlp_project",
+    "mlp_relax",
+    "mlp_variables",
+    "select_mlp",
+    "weight_sharing",
 ]
