@@ -22,6 +22,8 @@ from nasjax.cli_common import (
     step_progress,
 )
 from nasjax.cli_compare import compare, correlate
+from nasjax.cli_darts import search_darts
+from nasjax.cli_eigen import search_eigen
 from nasjax.cli_hnas import search_hnas
 from nasjax.cli_score import score
 from nasjax.cli_train import evaluate, train
@@ -45,7 +47,9 @@ app.add_typer(validate_app, name="validate")
 app.command("score")(score)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
+search_app.command("darts")(search_darts)
 search_app.command("hnas")(search_hnas)
+search_app.command("eigen")(search_eigen)
 app.command("compare")(compare)
 app.command("correlate")(correlate)
 _UsageError = typer.BadParameter.__base__

@@ -32,6 +32,7 @@ AT_THE_EDGE = {
     "cli_common",
     "cli_pool",
     "cli_compare",
+    "cli_darts",
     "cli_hnas",
     "cli_score",
     "cli_train",

