@@ -28,6 +28,13 @@ from nasjax.ntk.gradients import (
 )
 from nasjax.ntk.infinite_kernel import InfiniteKernel
 from nasjax.ntk.mlp_kernel import MLP_METHODS, mlp_ntk
+from nasjax.ntk.mlp_spectra import (
+    TRACE_DIVISORS,
+    MlpSpectra,
+    mlp_lambda_min,
+    mlp_spectra,
+    mlp_trace_bound,
+)
 from nasjax.ntk.spectrum import FAILURES, Spectrum, spectrum
 from nasjax.ntk.trace_norm import (
     TraceEstimate,
@@ -44,10 +51,12 @@ __all__ = [
     "METHODS",
     "MLP_METHODS",
     "OUTPUTS",
+    "TRACE_DIVISORS",
     "ActivationConstants",
     "Bounds",
     "EmpiricalNtk",
     "InfiniteKernel",
+    "MlpSpectra",
     "NtkPlan",
     "Spectrum",
     "TraceEstimate",
@@ -61,7 +70,10 @@ __all__ = [
     "lambda_min_bounds",
     "linear_cell_ntk_scales",
     "loss_bound",
+    "mlp_lambda_min",
     "mlp_ntk",
+    "mlp_spectra",
+    "mlp_trace_bound",
     "ntk_matrix",
     "output_gradients",
     "per_example_traces",
