@@ -118,12 +118,12 @@ def _print(result, out: Path) -> None:
     record = result.record
     search, chosen = record["search"], record["probabilities"]
     print(record["architecture"])
-    names = record["activation_names"]
-    rows = Table("layer", *names, "skip", box=None)
-    for layer, values in enumerate(chosen["activations"], 1):
-        skip = f"{chosen['skips'][layer - 2]:.3f}" if layer > 1 else ""
-        rows.add_row(str(layer), *(f"{value:.3f}" for value in values), skip)
-    console.print(rows)
+    if record["algorithm"] == "darts":
+        rows = Table("layer", *record["activation_names"], "alpha", box=None)
+        for layer, values in enumerate(chosen["activations"], 1):
+            alpha = f"{chosen['skips'][layer - 2]:.3f}" if layer > 1 else ""
+            rows.add_row(str(layer), *(f"{value:.3f}" for value in values), alpha)
+        console.print(rows)
     last = search["last_epoch"]
     rows = Table("quantity", "value", show_header=False, box=None)
     rows.add_row("steps (failed)", f"{search['num_steps']} ({search['num_failed']})")

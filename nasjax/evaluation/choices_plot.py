@@ -58,7 +58,7 @@ def draw_choices(
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8.6, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        left, right = figure.subplots(1, 2, width_ratios=(4, 3))
         _draw_activations(left, activations)
         _draw_skips(right, skips)
         for axis, layers in ((left, activations.shape[1]), (right, skips.shape[1] + 1)):
@@ -107,9 +107,11 @@ def _draw_activations(axis, values) -> None:
 def _draw_skips(axis, values) -> None:
     _draw_points(axis, 2, values, color=BLUE, fmt="o")
     axis.axhline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-    axis.set_ylim(-0.03, 1.03)
+    # Around 1/2, so that what is kept lies in the upper half.
+    reach = max(0.05, 1.08 * max(abs(end - 0.5) for end in axis.get_ylim()))
+    axis.set_ylim(0.5 - reach, 0.5 + reach)
     axis.set_ylabel("alpha")
-    axis.set_title("(b) skip connections; kept above the dotted line", fontsize=8.5)
+    axis.set_title("(b) skips; kept above the dotted line", fontsize=8.5)
 
 
 def _draw_points(axis, first: float, values, **style) -> None:

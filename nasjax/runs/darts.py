@@ -204,7 +204,7 @@ def run_darts(
     ``architecture.json``, ``cells.svg``, ``choices.svg``, both as ``.png``, too, at its end; of
     DARTS also ``logits.npz``, its architecture variables. A run that was stopped at any moment goes
     on from its last state, to the same result bit for bit on the same machine and versions; a
-    finished run is not repeated. ``state.npz`` takes ``8 depth width^2`` bytes.
+    finished run is not repeated. ``state.npz`` takes about ``8 depth width^2`` bytes.
 
     Args:
       settings: of the run.
@@ -216,7 +216,8 @@ def run_darts(
       The selected architecture and its record.
 
     Raises:
-      InputError: if the data or the folder cannot be used, or every step or candidate failed.
+      InputError: if the data or the folder cannot be used, every step of the last epoch failed, or
+        every candidate did.
     """
     keys = dict(
         zip(
@@ -418,7 +419,7 @@ class _Run:
 
     def _compare(self, algorithm: SearchAlgorithm, key, state) -> None:
         """Evaluates candidates on the same examples, from where the state is."""
-        self._check_trained(state)
+        self._last_epoch()
         step_fn, num_steps = jax.jit(algorithm.step), self._settings.num_candidates
         held, count = self._task.held, self._settings.candidate_examples
         # In stored order the first examples may be of one class.
@@ -444,18 +445,20 @@ class _Run:
             self._num_run += 1
             self._on_step("candidates", step, num_steps, record)
 
-    def _check_trained(self, state) -> None:
-        search = state["search"]
-        if int(search.num_failed) == int(search.num_steps):
+    def _last_epoch(self) -> dict[str, Any]:
+        """The line of the last epoch; weights that diverged have failed in all its steps."""
+        last = [line for line in self._folder.read_history() if "epoch" in line][-1]
+        if last["num_failed"] == self._task.steps_per_epoch:
             raise InputError(
-                f"search darts: all {int(search.num_steps)} steps had a loss or gradient that is "
-                "not finite. Choose another initialisation or a smaller learning rate."
+                f"search darts: all {last['num_failed']} steps of the last epoch had a loss or "
+                "gradient that is not finite. Choose another initialisation or a smaller learning "
+                "rate."
             )
+        return last
 
     def _finish(self, state, genotype, probabilities, found) -> DartsResult:
-        self._check_trained(state)
         settings, task, search = self._settings, self._task, state["search"]
-        last = [line for line in self._folder.read_history() if "epoch" in line][-1]
+        last = self._last_epoch()
         record = {
             "space": settings.space,
             "architecture": task.space.to_string(genotype),

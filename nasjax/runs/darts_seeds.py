@@ -75,10 +75,11 @@ def run_darts_seeds(
 
 
 def _joined(on_step: OnStepFn, index: int, num_seeds: int) -> OnStepFn:
-    """Tells the steps of a run as steps of all; the phase begins with the first run that is told."""
+    """Tells the steps of a run as steps of all runs; a phase begins once."""
 
     def told(phase, step, num_steps, record):
-        on_step(phase, index * num_steps + step, num_seeds * num_steps, record)
+        if record or index == 0:
+            on_step(phase, index * num_steps + step, num_seeds * num_steps, record)
 
     return told
 
