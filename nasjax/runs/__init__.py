@@ -3,8 +3,9 @@
 from nasjax.runs.candidates import CandidateEvaluation, training_evaluation
 from nasjax.runs.compare import SEARCHES, CompareSettings, run_comparison
 from nasjax.runs.correlate import CorrelateSettings, run_correlation
-from nasjax.runs.darts import DARTS_ALGORITHMS, DartsResult, DartsSettings, run_darts
+from nasjax.runs.darts import DartsResult, run_darts
 from nasjax.runs.darts_seeds import DartsSeedsResult, run_darts_seeds
+from nasjax.runs.darts_settings import DARTS_ALGORITHMS, DartsSettings
 from nasjax.runs.eigen import EigenSettings, run_eigen
 from nasjax.runs.folder import RunFolder, SharedFolder, open_run_folder, open_shared_folder
 from nasjax.runs.hnas import HnasSettings, PoolSearchResult, run_hnas, table_evaluation

@@ -13,17 +13,14 @@ import numpy as np
 import optax
 
 from nasjax.data import Examples, hold_out, load_data
-from nasjax.data.load import LABELS
-from nasjax.errors import InputError, unknown_name
+from nasjax.errors import InputError
 from nasjax.evaluation import draw_cells, draw_choices
-from nasjax.networks import MLP_INITIALIZATIONS, init_params, one_shot_network
+from nasjax.networks import init_params, one_shot_network
 from nasjax.runs.batch import network_inputs
-from nasjax.runs.folder import RunFolder, open_run_folder, run_name
+from nasjax.runs.darts_settings import DartsSettings
+from nasjax.runs.folder import RunFolder, open_run_folder
 from nasjax.runs.nasi import OnStepFn, versions
-from nasjax.runs.options import check_seed
 from nasjax.search import (
-    DARTS_ORDERS,
-    DartsRates,
     LossFn,
     SearchAlgorithm,
     candidate_search,
@@ -39,132 +36,10 @@ from nasjax.spaces.mlp import ACTIVATION_NAMES, split_genotype
 from nasjax.training import steps_per_epoch
 from nasjax.training.batches import train_batches
 
-DARTS_ALGORITHMS = {
-    "darts": "weights and relaxed architecture descend in turn (Liu et al., 2019)",
-    "random": "random search with weight sharing (Li and Talwalkar, 2020)",
-}
 SAVE_EVERY = 200
 """Steps of training between states, beside those at the ends of epochs."""
 _SAVE_EVERY_CANDIDATE = 25
 _MEANS = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
-
-
-@dataclasses.dataclass(frozen=True)
-class DartsSettings:
-    """Everything that the result of a run depends on.
-
-    The networks start as ``"he"`` has it: with inputs of norm 1 the mixtures then hand a signal
-    through ten layers at nearly its strength, and DARTS's rates train them at the paper's width. On
-    12,800 examples of Fashion-MNIST (depth 10, width 1024, 300 steps) the mixture was right on 81 %
-    of held-out examples with ``"he"``, on 59 % with ``"theory"``, whose signal dies away, and on
-    56 % with ``"ntk"``, whose weights are fewer steps from their start as their gradients carry
-    ``sqrt(2 / width)``.
-
-    Attributes:
-      space: ``"mlp"``.
-      algorithm: a key of ``DARTS_ALGORITHMS``.
-      order: of the architecture's gradient, a key of ``search.DARTS_ORDERS``; 1 with ``"random"``.
-      data: what ``data.load_data`` takes, whose examples to train with are used.
-      labels: ``"true"`` or ``"random"``.
-      num_examples: the first so many in stored order; None takes all.
-      image_size: height and width in pixels.
-      channels: of the images; 1 makes colours grey.
-      held_out: the part of the examples that the architecture descends on, or candidates are
-        compared on; the weights see the others.
-      depth: layers of weights, at least 3.
-      width: of the hidden layers.
-      epochs: passes over the weights' part; the last batch that is not whole is left out.
-      batch_size: of a step, of either part.
-      seed: of everything random.
-      initialization: a key of ``networks.MLP_INITIALIZATIONS``.
-      learning_rate: of the weights, the first.
-      architecture_learning_rate: of the architecture.
-      architecture_weight_decay: of the architecture; it draws every ``alpha`` towards 0.
-      num_candidates: with ``"random"``: architectures that are compared at the end.
-      candidate_examples: with ``"random"``: held-out examples they are compared on, at most.
-
-    Raises:
-      InputError: if a value is unknown or out of its range.
-    """
-
-    space: str = "mlp"
-    algorithm: str = "darts"
-    order: int = 1
-    data: str = "fashion_mnist"
-    labels: str = "true"
-    num_examples: int | None = None
-    image_size: int = 28
-    channels: int = 1
-    held_out: float = 0.5
-    depth: int = 10
-    width: int = 1024
-    epochs: int = 50
-    batch_size: int = 64
-    seed: int = 0
-    initialization: str = "he"
-    learning_rate: float = DartsRates.learning_rate
-    architecture_learning_rate: float = DartsRates.architecture_learning_rate
-    architecture_weight_decay: float = DartsRates.architecture_weight_decay
-    num_candidates: int = 100
-    candidate_examples: int = 1024
-
-    def __post_init__(self):
-        """Checks the values."""
-        if self.space != "mlp":
-            raise InputError(
-                f"--space: must be mlp, got {self.space}. Other spaces have `nasjax search nasi`."
-            )
-        if self.algorithm not in DARTS_ALGORITHMS:
-            raise unknown_name("--algorithm", "algorithm", self.algorithm, DARTS_ALGORITHMS)
-        if self.order not in DARTS_ORDERS:
-            raise InputError(f"--order: must be 1 or 2, got {self.order}.")
-        if self.algorithm == "random" and self.order != 1:
-            raise InputError(
-                f"--order: is of --algorithm darts, got {self.order} with random. Leave it out."
-            )
-        if self.labels not in LABELS:
-            raise unknown_name("--labels", "kind of labels", self.labels, LABELS)
-        least = {"depth": 3, "num_examples": 2}
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < least.get(name, 1):
-                option = "--" + name.replace("_", "-")
-                raise InputError(f"{option}: must be at least {least.get(name, 1)}, got {value}.")
-        check_seed(self.seed)
-        if not (math.isfinite(self.held_out) and 0 < self.held_out < 1):
-            raise InputError(f"--held-out: must be above 0 and below 1, got {self.held_out}.")
-        if self.initialization not in MLP_INITIALIZATIONS:
-            raise unknown_name(
-                "--initialization", "initialisation", self.initialization, MLP_INITIALIZATIONS
-            )
-        self.rates()
-
-    def rates(self) -> DartsRates:
-        """How weights and architecture descend."""
-        final = min(DartsRates.final_learning_rate, self.learning_rate)
-        return DartsRates(
-            learning_rate=self.learning_rate,
-            final_learning_rate=final,
-            architecture_learning_rate=self.architecture_learning_rate,
-            architecture_weight_decay=self.architecture_weight_decay,
-        )
-
-    def run_name(self) -> str:
-        """A name for the run's folder: space, data, seed, and what is not the default."""
-        return run_name("darts", self, DartsSettings())
-
-
-_COUNTS = (
-    "depth",
-    "width",
-    "epochs",
-    "batch_size",
-    "image_size",
-    "channels",
-    "num_examples",
-    "num_candidates",
-    "candidate_examples",
-)
 
 
 class DartsResult(NamedTuple):
@@ -401,6 +276,7 @@ class _Run:
                 self._folder.save_state(state)
             self._num_run += 1
             self._on_step(phase, step, num_steps, record)
+        self._last_epoch()
 
     def _end_epoch(self, phase: str, step: int, state, record) -> None:
         """Writes the line of an epoch, and begins the sums of the next."""
@@ -419,7 +295,6 @@ class _Run:
 
     def _compare(self, algorithm: SearchAlgorithm, key, state) -> None:
         """Evaluates candidates on the same examples, from where the state is."""
-        self._last_epoch()
         step_fn, num_steps = jax.jit(algorithm.step), self._settings.num_candidates
         held, count = self._task.held, self._settings.candidate_examples
         # In stored order the first examples may be of one class.

@@ -8,7 +8,8 @@ import numpy as np
 
 from nasjax.errors import InputError
 from nasjax.evaluation import draw_choices
-from nasjax.runs.darts import DartsResult, DartsSettings, run_darts
+from nasjax.runs.darts import DartsResult, run_darts
+from nasjax.runs.darts_settings import DartsSettings
 from nasjax.runs.folder import open_run_folder
 from nasjax.runs.nasi import OnStepFn, versions
 from nasjax.runs.options import check_seed
