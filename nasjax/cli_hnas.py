@@ -1,27 +1,32 @@
 """The command ``nasjax search hnas``."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from nasjax.cli_common import SeedOption, TestDataOption, console, print_files, step_progress
+from nasjax.cli_common import SeedOption, TestDataOption, step_progress
 from nasjax.cli_pool import (
     PHASES,
     SCORES_HELP,
-    TESTED,
     AccuracyOption,
     AlsoOption,
+    EpochsOption,
+    EvaluationOptions,
     KappaOption,
+    PoolDataOption,
     RangesOption,
+    RecipeOption,
     SecondsOption,
     TableOption,
+    check_evaluation,
+    check_pool_size,
     load_pool,
     load_table,
+    pool_evaluation,
+    print_selected,
+    scored_data,
 )
-from nasjax.errors import InputError
 
 
 def search_hnas(
@@ -39,22 +44,10 @@ def search_hnas(
     table: TableOption = None,
     accuracy: AccuracyOption = "cifar10_validation_12",
     evaluation_seconds: SecondsOption = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Evaluate by training, as `nasjax train` does it, not by the table. "
-            "[hnas_candidate in spaces without a table]"
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Images to score and to train with, as for `nasjax train`. [the recipe's; random "
-            "where scores alone need them]"
-        ),
-    ] = None,
+    recipe: RecipeOption = None,
+    data: PoolDataOption = None,
     test_data: TestDataOption = None,
-    epochs: Annotated[int | None, typer.Option(help="Of each training. [the recipe's]")] = None,
+    epochs: EpochsOption = None,
     metric: Annotated[str, typer.Option(help="M, a metric of the scores.")] = "trace:hnas",
     kappa: KappaOption = "condition_number:hnas",
     bound: Annotated[
@@ -82,7 +75,7 @@ def search_hnas(
     ] = None,
 ) -> None:
     """Select an architecture by a training-free bound, tuned by a few evaluations (HNAS)."""
-    from nasjax.runs import HnasSettings, run_hnas, table_evaluation, training_evaluation
+    from nasjax.runs import HnasSettings, run_hnas
 
     settings = HnasSettings(
         metric=metric,
@@ -93,49 +86,26 @@ def search_hnas(
         steps=steps,
         seed=seed,
     )
-    if scores is not None and pool_size is not None:
-        raise InputError(
-            f"--pool-size: is of a pool that is drawn, got {pool_size} together with --scores "
-            f"{scores}. Leave one out."
-        )
-    pool_size = 500 if pool_size is None else pool_size
+    pool_size = check_pool_size(scores, pool_size)
     stem = scores.stem if scores else f"{space or 'nasbench201'}-{pool_size}"
     out = out or Path("runs") / _name(settings, stem, also, recipe)
-    if evaluation_seconds is not None and not evaluation_seconds >= 0:
-        raise InputError(f"--evaluation-seconds: must be at least 0, got {evaluation_seconds}.")
     pool = None if scores is None else load_pool(scores, also, space)
     space = pool.space.name if pool else space or "nasbench201"
-    is_trained = recipe is not None or space != "nasbench201"
-    if is_trained and table is not None:
-        raise InputError(
-            "--table: evaluations are looked up or trained, got a table together with "
-            f"{f'--recipe {recipe}' if recipe else 'a space that has none'}. Leave one out."
-        )
-    if not is_trained and (epochs is not None or test_data is not None):
-        raise InputError("--epochs, --test-data: need a training, got none. Give --recipe.")
-    recipe = recipe or "hnas_candidate"
+    asked = EvaluationOptions(
+        table, accuracy, evaluation_seconds, recipe, data, test_data, epochs, seed
+    )
+    is_trained = check_evaluation(asked, space)
     if pool is None:
-        scored = _scored(settings, space, pool_size, _data(data, recipe, is_trained), out)
+        scored = _scored(settings, space, pool_size, scored_data(asked, space), out)
         pool = load_pool(scored, also)
     loaded = None if is_trained else load_table(table, pool)
     with step_progress(PHASES) as on_step:
-        if is_trained:
-            evaluate, told = training_evaluation(
-                *(pool, out / "evaluations"),
-                recipe=recipe,
-                data=data,
-                test_data=test_data,
-                epochs=epochs,
-                seed=seed,
-                on_report=lambda *report: on_step("training", *report),
-            )
-        else:
-            evaluate = table_evaluation(pool, loaded, accuracy, evaluation_seconds)
-            told = {"table": accuracy, "seconds": evaluation_seconds}
+        evaluate, told = pool_evaluation(asked, pool, loaded, out, on_step)
         result = run_hnas(
             settings, pool, evaluate, out, evaluated_by=told, table=loaded, on_step=on_step
         )
-    _print(result, out)
+    files = "architecture.json, history.jsonl, cells.svg, cells.png, search.svg, search.png"
+    print_selected(result, out, files)
 
 
 def _name(settings, stem: str, also: list[str] | None, recipe: str | None) -> str:
@@ -148,13 +118,6 @@ def _name(settings, stem: str, also: list[str] | None, recipe: str | None) -> st
     told += [f"also={one.partition('=')[0]}" for one in also or ()]
     told += [Path(recipe).stem] if recipe else []
     return "-".join([*told, f"seed{settings.seed}"]).replace(":", "-").replace("/", "-")
-
-
-def _data(data: str | None, recipe: str, is_trained: bool) -> str:
-    """What a pool is scored with: the images that candidates are trained with, if they are."""
-    from nasjax.training import get_recipe
-
-    return data or (get_recipe(recipe).data if is_trained else "random")
 
 
 def _scored(settings, space: str, pool_size: int, data: str, out: Path) -> Path:
@@ -178,21 +141,3 @@ def _scored(settings, space: str, pool_size: int, data: str, out: Path) -> Path:
 
 _CELLS = {"darts": 5}
 """Of the networks that pools are scored with, HNAS's; other spaces have those of `nasjax score`."""
-
-
-def _print(result, out: Path) -> None:
-    record, seconds = result.record, result.record["seconds"]
-    print(record["architecture"])
-    rows = Table("quantity", "value", show_header=False, box=None)
-    if "official_index" in record:
-        rows.add_row("NAS-Bench-201 index", str(record["official_index"]))
-    rows.add_row("validation accuracy", f"{100 * record['value']:.2f} %")
-    for name, label in TESTED.items():
-        if "accuracies" in record:
-            rows.add_row(f"{label} test accuracy", f"{100 * record['accuracies'][name]:.2f} %")
-    rows.add_row("cost of evaluations", f"{seconds['evaluations']:.0f} s")
-    if math.isfinite(seconds["metrics"]):
-        rows.add_row("cost of scores", f"{seconds['metrics']:.0f} s")
-    console.print(rows)
-    files = "architecture.json, history.jsonl, cells.svg, cells.png, search.svg, search.png"
-    print_files(result, out, files)

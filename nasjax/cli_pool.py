@@ -1,9 +1,11 @@
 """What the commands over scored pools share: options, loading, bars."""
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
+from rich.table import Table
 
 from nasjax.cli_common import (
     DATA_VARIABLE,
@@ -11,6 +13,7 @@ from nasjax.cli_common import (
     console,
     default_table,
     load_accuracies,
+    print_files,
 )
 from nasjax.errors import InputError
 
@@ -51,6 +54,112 @@ AlsoOption = Annotated[
         "metrics are then called NAME/METRIC. May be given several times."
     ),
 ]
+
+
+RecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Evaluate by training, as `nasjax train` does it, not by the table. [in spaces "
+        "without a table hnas_candidate, in mlp quick]"
+    ),
+]
+PoolDataOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Images to score and to train with, as for `nasjax train`. [the recipe's; random "
+        "where scores alone need them]"
+    ),
+]
+EpochsOption = Annotated[int | None, typer.Option(help="Of each training. [the recipe's]")]
+
+_POOL_SIZE = 500
+
+
+class EvaluationOptions(NamedTuple):
+    """What the command line says of evaluations; see the options."""
+
+    table: Path | None
+    accuracy: str
+    seconds: float | None
+    recipe: str | None
+    data: str | None
+    test_data: str | None
+    epochs: int | None
+    seed: int
+
+    def recipe_of(self, space: str) -> str:
+        """The recipe that candidates are trained by."""
+        return self.recipe or ("quick" if space == "mlp" else "hnas_candidate")
+
+
+def check_pool_size(scores: Path | None, pool_size: int | None) -> int:
+    """The size of the pool that is drawn where there are no scores."""
+    if scores is not None and pool_size is not None:
+        raise InputError(
+            f"--pool-size: is of a pool that is drawn, got {pool_size} together with --scores "
+            f"{scores}. Leave one out."
+        )
+    return _POOL_SIZE if pool_size is None else pool_size
+
+
+def check_evaluation(asked: EvaluationOptions, space: str) -> bool:
+    """Whether candidates are trained, not looked up."""
+    if asked.seconds is not None and not asked.seconds >= 0:
+        raise InputError(f"--evaluation-seconds: must be at least 0, got {asked.seconds}.")
+    is_trained = asked.recipe is not None or space != "nasbench201"
+    if is_trained and asked.table is not None:
+        raise InputError(
+            "--table: evaluations are looked up or trained, got a table together with "
+            f"{f'--recipe {asked.recipe}' if asked.recipe else 'a space that has none'}. Leave one "
+            "out."
+        )
+    if not is_trained and (asked.epochs is not None or asked.test_data is not None):
+        raise InputError("--epochs, --test-data: need a training, got none. Give --recipe.")
+    return is_trained
+
+
+def scored_data(asked: EvaluationOptions, space: str) -> str:
+    """What a pool is scored with: the images that candidates are trained with, if they are."""
+    from nasjax.training import get_recipe
+
+    is_trained = check_evaluation(asked, space)
+    return asked.data or (get_recipe(asked.recipe_of(space)).data if is_trained else "random")
+
+
+def pool_evaluation(asked: EvaluationOptions, pool, loaded, out: Path, on_step):
+    """``(evaluate, what it does)``: by training, or by the table that is loaded."""
+    from nasjax.runs import table_evaluation, training_evaluation
+
+    if loaded is None:
+        return training_evaluation(
+            *(pool, out / "evaluations"),
+            recipe=asked.recipe_of(pool.space.name),
+            data=asked.data,
+            test_data=asked.test_data,
+            epochs=asked.epochs,
+            seed=asked.seed,
+            on_report=lambda *report: on_step("training", *report),
+        )
+    evaluate = table_evaluation(pool, loaded, asked.accuracy, asked.seconds)
+    return evaluate, {"table": asked.accuracy, "seconds": asked.seconds}
+
+
+def print_selected(result, out: Path, files: str) -> None:
+    """What a search in a pool selected, its accuracies, and what it cost."""
+    record, seconds = result.record, result.record["seconds"]
+    print(record["architecture"])
+    rows = Table("quantity", "value", show_header=False, box=None)
+    if "official_index" in record:
+        rows.add_row("NAS-Bench-201 index", str(record["official_index"]))
+    rows.add_row("validation accuracy", f"{100 * record['value']:.2f} %")
+    for name, label in TESTED.items():
+        if "accuracies" in record:
+            rows.add_row(f"{label} test accuracy", f"{100 * record['accuracies'][name]:.2f} %")
+    rows.add_row("cost of evaluations", f"{seconds['evaluations']:.0f} s")
+    if math.isfinite(seconds["metrics"]):
+        rows.add_row("cost of scores", f"{seconds['metrics']:.0f} s")
+    console.print(rows)
+    print_files(result, out, files)
 
 
 def load_pool(scores: Path, also: list[str] | None, space: str | None = None):

@@ -7,6 +7,7 @@ from nasjax.evaluation.curves import draw_curves
 from nasjax.evaluation.nats_tables import load_nats_bench
 from nasjax.evaluation.plots import draw_cells
 from nasjax.evaluation.search_plot import draw_comparison, draw_search
+from nasjax.evaluation.selection_plot import draw_selection
 from nasjax.evaluation.tables import Nasbench201Entry, Nasbench201Table, load_nasbench201_table
 from nasjax.evaluation.validation_plot import draw_validation
 
@@ -22,6 +23,7 @@ __all__ = [
     "draw_correlations",
     "draw_curves",
     "draw_search",
+    "draw_selection",
     "draw_validation",
     "load_nasbench201_table",
     "load_nats_bench",

@@ -9,19 +9,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from nasjax.errors import InputError, first_line, unknown_name
+from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import Nasbench201Table, draw_cells, draw_search
 from nasjax.objectives import BOUNDS, RANGES, trade_off_objective, weighted_ranks_objective
 from nasjax.runs.folder import RunFolder, open_run_folder
 from nasjax.runs.nasi import OnStepFn, versions
 from nasjax.runs.options import check_seed
+from nasjax.runs.pool_steps import recorded_steps
 from nasjax.runs.score_pool import ScoredPool
 from nasjax.search import Evaluation, SearchAlgorithm, grid_probes, hnas
 from nasjax.search.pool import EvaluateFn
 from nasjax.spaces.nasbench201 import official_index
-
-MOST_FAILURES = 5
-"""So many evaluations that fail one after the other end a search."""
 
 DEFAULT_SECONDS = 150.0
 """What 12 epochs of a cell are counted with where nothing else is known."""
@@ -221,48 +219,15 @@ def run_hnas(
 
 def _search(settings, search: SearchAlgorithm, pool, evaluate, folder: RunFolder, on_step):
     history = folder.read_history()[: settings.steps]
-    key = jax.random.key(settings.seed)
-    state, num_failed = search.init(key), 0
     on_step("evaluations", len(history), settings.steps, {})
-    for number in range(settings.steps):
-        is_known = number < len(history)
-        ask = _recorded(folder, history[number]) if is_known else _guarded(evaluate)
-        state, info = search.step(jax.random.fold_in(key, number), state, ask)
-        num_failed = num_failed + 1 if info.evaluation.failure else 0
-        if not is_known:
-            record = _line(pool, number, state, info)
-            folder.append_history(record)
-            on_step("evaluations", number + 1, settings.steps, record)
-        if num_failed >= MOST_FAILURES:
-            raise InputError(
-                f"search hnas: evaluations must succeed, got {num_failed} failures one after the "
-                f"other, the last: {info.evaluation.failure}"
-            )
+    state, info = recorded_steps(
+        *("search hnas", search, jax.random.key(settings.seed), evaluate, folder),
+        num_steps=settings.steps,
+        history=history,
+        line_of=lambda number, state, info: _line(pool, number, state, info),
+        on_record=lambda line: on_step("evaluations", line["step"], settings.steps, line),
+    )
     return state, info, settings.steps - len(history)
-
-
-def _recorded(folder: RunFolder, line) -> EvaluateFn:
-    def ask(place: int) -> Evaluation:
-        if line.get("place") != place:
-            raise InputError(
-                f"--out {folder.path}: history.jsonl must be of this search, which asks for "
-                f"architecture {place} of the scores where it has {line.get('place')}. Remove the "
-                "folder."
-            )
-        value = math.nan if line["value"] is None else float(line["value"])
-        return Evaluation(value, float(line["seconds"]), line["failure"])
-
-    return ask
-
-
-def _guarded(evaluate: EvaluateFn) -> EvaluateFn:
-    def ask(place: int) -> Evaluation:
-        try:
-            return evaluate(place)
-        except Exception as error:  # whatever a user's function raises
-            return Evaluation(math.nan, 0.0, f"{type(error).__name__}: {first_line(error)}")
-
-    return ask
 
 
 def _line(pool: ScoredPool, number: int, state, info) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from nasjax.errors import InputError, unknown_name
 from nasjax.metrics import METRICS
 from nasjax.objectives import normal_scores
 from nasjax.runs.folder import read_json_object
-from nasjax.spaces import Space, get_space
+from nasjax.spaces import Space, get_space, space_of
 
 _ARCHITECTURE, _TEXTS = "architecture", ("index", "canonical", "flags", "warnings")
 _SCORES, _METADATA = "scores.csv", "metadata.json"
@@ -159,7 +159,8 @@ def load_scored_pool(
             f"{option} {path}: must be a folder of `nasjax score` that has ended, or a CSV file, "
             f"got {error.strerror or error}."
         ) from error
-    chosen = get_space(space or held or "nasbench201")
+    name = space or held or "nasbench201"
+    chosen = get_space(name)
     try:
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -172,6 +173,7 @@ def load_scored_pool(
             f"{option} {file}: must have a column {_ARCHITECTURE!r}, columns of metrics, and rows, "
             f"got the columns {', '.join(header) or 'none'} and {max(len(rows) - 1, 0)} rows."
         )
+    chosen = space_of(name, rows[1][header.index(_ARCHITECTURE)] if rows[1] else "")
     place_of: dict[tuple, int] = {}
     genotypes, values, row_genotypes, row_places, num_unlike = [], [], [], [], 0
     for line, row in enumerate(rows[1:], 2):

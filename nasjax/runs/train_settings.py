@@ -12,7 +12,7 @@ from nasjax.errors import InputError, unknown_name
 from nasjax.networks import LayerConfig, static_network, whole_one_shot_network
 from nasjax.runs.folder import run_name
 from nasjax.runs.options import check_seed
-from nasjax.spaces import get_space
+from nasjax.spaces import get_space, space_of
 from nasjax.training import Augmentation, Jitter, Recipe, Task, get_recipe, steps_per_epoch
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -86,13 +86,18 @@ class TrainSettings:
         if self.data is None:
             object.__setattr__(self, "data", recipe.data)
         if self.architecture is not None:
-            space = get_space(self.space)
+            space = space_of(self.space, self.architecture)
             text = space.to_string(space.from_string(self.architecture))
             object.__setattr__(self, "architecture", text)
         for name in ("channels", "cells", "num_parts", "image_size"):
             value, option = getattr(self, name), "--" + name.replace("_", "-")
             if value is not None and value < 1:
                 raise InputError(f"{option}: must be at least 1, got {value}.")
+        if self.space == "mlp" and self.cells is not None:
+            raise InputError(
+                f"--cells: is of cells, and the layers of mlp are those of its string, got "
+                f"{self.cells}. Leave it out."
+            )
         if self.compute_dtype not in COMPUTE_DTYPES:
             raise unknown_name("--compute-dtype", "type", self.compute_dtype, COMPUTE_DTYPES)
         check_seed(self.seed)
@@ -102,7 +107,8 @@ class TrainSettings:
         """The recipe, with what was given in the place of its own."""
         recipe = get_recipe(self.recipe)
         kind = dict(recipe.networks[self.space])
-        kind |= {} if self.channels is None else {"channels": self.channels}
+        width = "width" if self.space == "mlp" else "channels"
+        kind |= {} if self.channels is None else {width: self.channels}
         kind |= {} if self.cells is None else {"num_cells": self.cells}
         given = {name: getattr(self, name) for name in _OF_RECIPE}
         given = {name: value for name, value in given.items() if value is not None}
@@ -196,9 +202,12 @@ def make_task(recipe: Recipe, settings: TrainSettings, trained_on: TrainedOn) ->
     Raises:
       InputError: for a dead network, or fewer examples than a batch.
     """
-    space = get_space(settings.space)
+    space = space_of(settings.space, settings.architecture or "")
     kind = {**recipe.networks[settings.space], "num_classes": trained_on.num_classes}
-    if recipe.is_path_drawn:
+    if settings.space == "mlp":
+        kind["num_outputs"] = kind.pop("num_classes")
+        network = static_network("mlp", space.from_string(settings.architecture), **kind)
+    elif recipe.is_path_drawn:
         # Batch statistics of one architecture tell nothing about another's: none are kept.
         config = LayerConfig(recipe.initialization)
         network = whole_one_shot_network(settings.space, config=config, **kind)

@@ -13,7 +13,7 @@ SPACES: dict[str, Space] = {
 }
 """Every space by name."""
 
-__all__ = ["SPACES", "CellGraph", "Space", "get_space", "mlp_space", "split_genotype"]
+__all__ = ["SPACES", "CellGraph", "Space", "get_space", "mlp_space", "space_of", "split_genotype"]
 
 
 def get_space(name: str) -> Space:
@@ -35,3 +35,25 @@ def get_space(name: str) -> Space:
     if name not in SPACES:
         raise unknown_name("get_space", "space", name, SPACES)
     return SPACES[name]
+
+
+def space_of(name: str, architecture: str) -> Space:
+    """The space of that name that an architecture belongs to: ``mlp`` has one for each depth.
+
+    Args:
+      name: a key of ``SPACES``.
+      architecture: in the space's notation; of ``mlp``, its hidden layers tell the depth.
+
+    Returns:
+      The space.
+
+    Raises:
+      InputError: if there is none of that name.
+
+    Example:
+      >>> space_of("mlp", "relu|tanh+skip|swish").genotype_shape
+      (5,)
+    """
+    if name != "mlp":
+        return get_space(name)
+    return mlp_space(max(3, architecture.count("|") + 2))

@@ -248,6 +248,8 @@ def evaluation_step(task: Task) -> Callable[..., Totals]:
 
 
 def _over_devices(network: nn.Module) -> nn.Module:
-    """The network with batch statistics that are averaged over the devices."""
+    """The network with batch statistics, if it has any, that are averaged over the devices."""
+    if not hasattr(network.config, "batch_axis"):
+        return network
     config = dataclasses.replace(network.config, batch_axis=parallel.AXIS)
     return network.clone(config=config)

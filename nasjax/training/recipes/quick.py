@@ -17,6 +17,7 @@ RECIPE = Recipe(
         "nasbench1shot1_1": _STAGED,
         "nasbench1shot1_2": _STAGED,
         "nasbench1shot1_3": _STAGED,
+        "mlp": {"width": 256, "initialization": "lecun"},
         "darts": {"channels": 8, "num_cells": 3, "reduction": "stride"},
     },
     epochs=4,
