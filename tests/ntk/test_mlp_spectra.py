@@ -1,5 +1,7 @@
 """Spectra of many kernels: one by one, against neural-tangents, and what is refused."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 
 from nasjax.errors import InputError
 from nasjax.ntk import mlp_lambda_min, mlp_ntk, mlp_spectra, mlp_trace_bound, spectrum
-from nasjax.ntk.mlp_spectra import _diagonal_program, _kernel_program
+from nasjax.ntk.mlp_spectra import _diagonal_program, _kernel_program, _on_sphere
+from nasjax.ntk.sphere_kernel import common_norm, interpolated, is_resolved, pair_angles
 from nasjax.spaces import mlp_space
 from nasjax.spaces.mlp import ACTIVATION_NAMES, split_genotype
 
@@ -91,6 +94,78 @@ def test_against_neural_tangents_without_skips(float64):
         assert found.lambda_max[row] == pytest.approx(values[-1], abs=error)
 
 
+# --- on a sphere ---------------------------------------------------------------------------------
+
+
+def _on_circle(angles):
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+DEEP = [
+    "relu|relu|relu|relu|relu|relu|relu|relu|relu",
+    "relu|relu+skip|relu+skip|relu+skip|relu+skip|relu+skip|relu+skip|relu+skip|relu+skip",
+    "tanh|tanh+skip|tanh+skip|tanh+skip|tanh+skip|tanh+skip|tanh+skip|tanh+skip|tanh+skip",
+    "swish|swish+skip|relu+skip|swish+skip|swish+skip|leaky_relu|leaky_relu+skip|tanh+skip|tanh",
+    "sigmoid|leaky_relu|sigmoid|relu|leaky_relu+skip|leaky_relu+skip|tanh|leaky_relu+skip|swish",
+]
+
+
+@pytest.mark.parametrize("method", ["exact", "lemma1"])
+def test_a_few_angles_give_the_kernel(float64, method):
+    """Close and opposite points included, on a sphere that is not the unit one."""
+    angles = np.concatenate(
+        [np.linspace(0.1, 6, 20), 1 + np.array([1e-7, 1e-3, np.pi, np.pi + 1e-6])]
+    )
+    x = 1.5 * _on_circle(angles)
+    genotypes = np.array([mlp_space(10).from_string(text) for text in DEEP])
+    norm = common_norm(x)
+    assert norm == pytest.approx(1.5)
+    found = list(_on_sphere("test", method, genotypes, x, norm, None, 2**30))
+    whole = np.asarray(_kernel_program(method)(genotypes, x))
+    for kernel, expected in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(kernel, kernel.T)
+        np.testing.assert_allclose(kernel, expected, atol=1e-9 * expected.max(), rtol=0)
+
+
+def test_angles_do_not_lose_digits():
+    turns = np.array([0.0, 1e-9, 1e-4, 1.0, np.pi - 1e-9, np.pi])
+    found = pair_angles(3 * _on_circle(turns))[: len(turns)]
+    np.testing.assert_allclose(found, turns, rtol=1e-6, atol=1e-16)
+    assert found[0] == 0.0
+
+
+def test_too_few_angles_are_noticed():
+    """``1 / (0.01 + angle^2)``, whose polynomials converge slowly."""
+    for num_angles, expected in ((33, False), (385, True)):
+        angles = np.pi * np.sin(np.pi / 2 * np.arange(num_angles) / (num_angles - 1)) ** 2
+        values = np.stack([1 / (0.01 + angles**2), np.cos(angles)])
+        np.testing.assert_array_equal(is_resolved(values), [expected, True])
+        if expected:
+            places = np.array([0.0, 0.05, 1.0, 3.0, np.pi])
+            exact = np.stack([1 / (0.01 + places**2), np.cos(places)])
+            np.testing.assert_allclose(interpolated(values, places), exact, rtol=1e-7)
+
+
+def test_unresolved_architectures_are_computed_otherwise(monkeypatch):
+    """Too few angles for all: the pairs themselves take their place."""
+    genotypes, x = _architectures(4), _points(12)
+    expected = mlp_lambda_min(genotypes, x)
+    module = importlib.import_module("nasjax.ntk.mlp_spectra")  # hidden by its function's name
+    monkeypatch.setattr(module, "_NUM_ANGLES", (5, 9))
+    np.testing.assert_allclose(mlp_lambda_min(genotypes, x), expected, rtol=1e-10)
+
+
+def test_which_points_have_one_norm():
+    x = _points(20, num_features=300)
+    assert common_norm(x) == pytest.approx(1.0)
+    assert common_norm(x.astype(np.float32)) == pytest.approx(1.0)
+    # The rounding of float32 counts as such in float32 alone.
+    assert common_norm(x.astype(np.float32).astype(np.float64)) is None
+    for bad in (x * np.linspace(1, 1.1, 20)[:, None], 0 * x, x * np.nan):
+        assert common_norm(bad) is None
+    assert common_norm(np.eye(3, dtype=int)) == 1.0
+
+
 # --- failures -----------------------------------------------------------------------------------
 
 
@@ -136,17 +211,21 @@ def test_when_the_published_bound_holds():
 def test_the_bound_needs_no_pairs():
     """Thousands of points, whose matrix would take more memory than is allowed."""
     genotypes, x = _architectures(2), np.tile(_points(4), (2000, 1))
-    with pytest.raises(InputError, match="8000 points and a chunk of 2, got 100000000.*chunk"):
-        mlp_lambda_min(genotypes, x, chunk=2, memory_budget_bytes=10**8)
-    with pytest.raises(InputError, match=r"\(19.1 GiB\) for 8000 points.*take mlp_trace_bound"):
+    with pytest.raises(InputError, match=r"\(5.2 GiB\) for 8000 points.*Give fewer.*mlp_trace_b"):
         mlp_lambda_min(genotypes, x)
+    x[0] *= 2
+    with pytest.raises(InputError, match=r"\(19.1 GiB\) for 8000 points and a chunk of 1, got"):
+        mlp_lambda_min(genotypes, x)
+    with pytest.raises(InputError, match="8000 points and a chunk of 2, got 100000000.*`chunk`"):
+        mlp_lambda_min(genotypes, x, chunk=2, memory_budget_bytes=10**8)
+    x[0] /= 2
     few = mlp_trace_bound(genotypes, x[:4], over="examples")
     many = mlp_trace_bound(genotypes, x, over="examples", memory_budget_bytes=10**8)
     np.testing.assert_allclose(many, few, rtol=1e-11)
 
 
 def test_memory_is_forecast_from_above():
-    x, num = _points(40), 8
+    x, num = _points(40) * np.linspace(0.5, 1, 40)[:, None], 8
     genotypes = _architectures(num)
     for program, mapped, pairs in (
         (_kernel_program("exact"), mlp_lambda_min, 40 * 41 // 2),
