@@ -65,7 +65,7 @@ def test_notebook_is_stored_without_output(path):
 @pytest.mark.parametrize(
     "path",
     # The others take minutes, and what they do is tested elsewhere.
-    [pytest.param(p, marks=[pytest.mark.slow] if p.name < "04" else []) for p in NOTEBOOKS],
+    [pytest.param(p, marks=[pytest.mark.slow] if p.name < "05" else []) for p in NOTEBOOKS],
     ids=lambda path: path.name,
 )
 def test_notebook_runs(path, monkeypatch, tmp_path):
@@ -114,6 +114,17 @@ def check_hnas(names):
     assert names["before"].weights[0] == names["before"].weights[1] != names["after"].weights[0]
 
 
+def check_eigen(names):
+    first = names["first"]
+    medians = [np.median(names["smallest"][first == number]) for number in range(5)]
+    assert np.argmin(medians) == 2 and max(medians) > 10 * medians[2]  # the sigmoid
+    assert 0.3 < (names["published"] / names["smallest"]).min() < 1.01
+    record = names["result"].record
+    assert record["num_evaluations"] == 3 and record["value"] > 0.2
+    assert names["found"].record["architecture"].count("|") == 2
+    assert np.all((names["logits"]["skips"] >= 0) & (names["logits"]["skips"] <= 1))
+
+
 def check_training(names):
     steps = names["run"].record["steps"]
     assert 0 < names["run"].num_run < steps == 8 * (1437 // 64)
@@ -126,5 +137,6 @@ CHECKS = {
     "01_validate_ntk.ipynb": check_validation,
     "02_score_nasbench201.ipynb": check_scores,
     "03_hnas.ipynb": check_hnas,
+    "04_eigen_nas.ipynb": check_eigen,
     "05_train.ipynb": check_training,
 }
