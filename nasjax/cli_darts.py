@@ -18,7 +18,7 @@ def search_darts(
         int,
         typer.Option(
             help="Of the architecture's gradient in darts: 1, or 2, which looks a step of the "
-            "weights ahead and costs about twice as much."
+            "weights ahead and costs 2.5 times as much."
         ),
     ] = 1,
     data: DataOption = "fashion_mnist",
@@ -40,7 +40,9 @@ def search_darts(
     num_seeds: Annotated[
         int, typer.Option(help="Runs with the seeds from --seed on, each in OUT/seed-N.")
     ] = 1,
-    initialization: Annotated[str, typer.Option(help="he, lecun, xavier, ntk or theory.")] = "he",
+    initialization: Annotated[
+        str, typer.Option(help="theory, he, lecun, xavier or ntk.")
+    ] = "theory",
     learning_rate: Annotated[float, typer.Option(help="Of the weights, the first.")] = 0.025,
     architecture_learning_rate: Annotated[float, typer.Option(help="Of the architecture.")] = 3e-4,
     architecture_weight_decay: Annotated[

@@ -172,7 +172,7 @@ def darts(
 
     Returns:
       The search, ``step(key, state, train, validation)`` with ``(x, y)`` each; ``key`` is not used.
-      A step costs two gradients of order 1, about four of order 2.
+      A step costs two gradients of order 1, about five of order 2.
 
     Raises:
       InputError: when built, if ``order`` is unknown or ``num_steps`` below 1.

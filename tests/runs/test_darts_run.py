@@ -111,7 +111,7 @@ def test_a_run_is_a_loop_over_its_two_parts(whole_run):
     kernels = [draw[:512].reshape(64, 8), draw[512:576].reshape(8, 8), draw[576:].reshape(8, 10)]
     names = ["layer_1", "layer_2", "output"]
     params = {
-        name: {"kernel": jnp.asarray(np.sqrt(2 / len(kernel)) * kernel, jnp.float32)}
+        name: {"kernel": jnp.asarray(kernel / np.sqrt(8), jnp.float32)}
         for name, kernel in zip(names, kernels, strict=True)
     }
     search = darts(
@@ -262,6 +262,7 @@ def test_a_search_learns(tmp_path):
         batch_size=16,
         epochs=20,
         learning_rate=0.1,
+        initialization="he",
     )
     run_darts(settings, tmp_path / "run")
     first, *_, last = history_of(tmp_path / "run")
