@@ -4,6 +4,7 @@ from nasjax.evaluation.choices_plot import draw_choices
 from nasjax.evaluation.correlation import KINDS, Correlation, correlation
 from nasjax.evaluation.correlation_plot import draw_correlations
 from nasjax.evaluation.curves import draw_curves
+from nasjax.evaluation.eigen_plot import draw_lambda_min
 from nasjax.evaluation.nats_tables import load_nats_bench
 from nasjax.evaluation.plots import draw_cells
 from nasjax.evaluation.search_plot import draw_comparison, draw_search
@@ -22,6 +23,7 @@ __all__ = [
     "draw_comparison",
     "draw_correlations",
     "draw_curves",
+    "draw_lambda_min",
     "draw_search",
     "draw_selection",
     "draw_validation",

@@ -29,6 +29,11 @@ from nasjax.runs.torch_score import score_torch_weights
 from nasjax.runs.train import TrainResult, run_training
 from nasjax.runs.train_settings import TrainSettings
 from nasjax.runs.trained import Trained, evaluate_run, load_trained
+from nasjax.runs.validate_eigen import (
+    EigenValidation,
+    EigenValidationSettings,
+    run_eigen_validation,
+)
 from nasjax.runs.validate_ntk import Validation, ValidationSettings, run_validation
 
 __all__ = [
@@ -40,6 +45,8 @@ __all__ = [
     "SCORE_DEFAULTS",
     "INFINITE_SCORES",
     "EigenSettings",
+    "EigenValidation",
+    "EigenValidationSettings",
     "InfiniteScoreSettings",
     "HnasSettings",
     "NasiResult",
@@ -76,6 +83,7 @@ __all__ = [
     "run_darts",
     "run_darts_seeds",
     "run_eigen",
+    "run_eigen_validation",
     "run_hnas",
     "run_infinite_scores",
     "run_nasi",
