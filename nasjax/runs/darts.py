@@ -354,8 +354,7 @@ class _Run:
                 **found,
             },
         }
-        title = f"{settings.algorithm}, {settings.data}, depth {settings.depth}"
-        title = f"{title}, width {settings.width}, seed {settings.seed}"
+        title = f"{settings.title()}, seed {settings.seed}"
         folder = self._folder
         draw_cells(task.space.describe(genotype), folder.path / "cells", title=title)
         chosen = probabilities["activations"][None], probabilities["skips"][None]

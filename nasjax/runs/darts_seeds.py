@@ -65,11 +65,10 @@ def run_darts_seeds(
             joined = _joined(on_step, index, num_seeds) if on_step else None
             results.append(run_darts(own, folder.path / f"seed-{own.seed}", on_step=joined))
         summary = _summary(settings, results)
-        title = f"{settings.algorithm}, {settings.data}, depth {settings.depth}"
         draw_choices(
             *(_probabilities(results, name) for name in ("activations", "skips")),
             folder.path / "choices",
-            title=f"{title}, width {settings.width}",
+            title=settings.title(),
         )
         folder.write_json("summary.json", summary)
     return DartsSeedsResult(summary, sum(result.num_run for result in results))
