@@ -19,6 +19,11 @@ from nasjax.ntk.empirical import (
     ntk_matrix,
     plan_empirical_ntk,
 )
+from nasjax.ntk.generalization import (
+    GeneralizationTerms,
+    generalization_terms,
+    lipschitz_constant,
+)
 from nasjax.ntk.gradients import (
     BATCH_AXIS,
     COUPLINGS,
@@ -55,6 +60,7 @@ __all__ = [
     "ActivationConstants",
     "Bounds",
     "EmpiricalNtk",
+    "GeneralizationTerms",
     "InfiniteKernel",
     "MlpSpectra",
     "NtkPlan",
@@ -67,8 +73,10 @@ __all__ = [
     "empirical_ntk",
     "finite_lambda_min_bounds",
     "flax_apply_fn",
+    "generalization_terms",
     "lambda_min_bounds",
     "linear_cell_ntk_scales",
+    "lipschitz_constant",
     "loss_bound",
     "mlp_lambda_min",
     "mlp_ntk",

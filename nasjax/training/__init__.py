@@ -8,6 +8,7 @@ from nasjax.training.loop import DivergedError, Measured, evaluate, train
 from nasjax.training.parallel import Parallel, join
 from nasjax.training.recipe import SCHEDULES, Recipe
 from nasjax.training.recipes import RECIPES, get_recipe
+from nasjax.training.single_epoch import SingleEpoch, single_epoch_sgd
 from nasjax.training.step import Task, TrainState, evaluation_step, init_state, train_step
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "Parallel",
     "Recipe",
     "Restored",
+    "SingleEpoch",
     "Task",
     "TrainState",
     "evaluate",
     "get_recipe",
     "init_state",
     "join",
+    "single_epoch_sgd",
     "steps_per_epoch",
     "evaluation_step",
     "train",
