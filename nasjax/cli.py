@@ -24,7 +24,7 @@ from nasjax.cli_common import (
 from nasjax.cli_compare import compare, correlate
 from nasjax.cli_darts import search_darts
 from nasjax.cli_eigen import search_eigen
-from nasjax.cli_eigen_theory import validate_eigen
+from nasjax.cli_eigen_theory import validate_eigen, validate_generalization
 from nasjax.cli_hnas import search_hnas
 from nasjax.cli_score import score
 from nasjax.cli_train import evaluate, train
@@ -52,6 +52,7 @@ search_app.command("darts")(search_darts)
 search_app.command("hnas")(search_hnas)
 search_app.command("eigen")(search_eigen)
 validate_app.command("eigen")(validate_eigen)
+validate_app.command("generalization")(validate_generalization)
 app.command("compare")(compare)
 app.command("correlate")(correlate)
 _UsageError = typer.BadParameter.__base__

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from nasjax.cli_common import SeedOption, console, print_files, step_progress
+from nasjax.cli_common import DataOption, SeedOption, console, print_files, step_progress
+from nasjax.errors import InputError
 
 
 def validate_eigen(
@@ -95,3 +96,102 @@ def _print_eigen(result, out: Path) -> None:
         rows.add_row(str(layer), *values)
     console.print(rows)
     print_files(result, out, "lambda_min.csv, summary.json, lambda_min.svg, lambda_min.png")
+
+
+def validate_generalization(
+    data: DataOption = "digits",
+    classes: Annotated[str, typer.Option(help="Two labels.")] = "3,8",
+    image_size: Annotated[int, typer.Option(help="Pixels a side.")] = 8,
+    depth: Annotated[int, typer.Option(help="L, layers of weights.")] = 5,
+    width: Annotated[int, typer.Option(help="m, of the hidden layers.")] = 256,
+    num_examples: Annotated[int, typer.Option(help="N, steps of the pass.")] = 128,
+    num_test: Annotated[int, typer.Option(help="Most examples to measure the error on.")] = 1000,
+    num_architectures: Annotated[int, typer.Option(help="Random ones.")] = 60,
+    num_runs: Annotated[
+        int, typer.Option(help="Passes of an architecture, over which errors are averaged.")
+    ] = 5,
+    step_size: Annotated[
+        float, typer.Option(help="Of the passes beside those with the theorem's step size.")
+    ] = 0.3,
+    kappa: Annotated[float, typer.Option(help="Of the theorem's step size.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Of the bound.")] = 0.1,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the run. [runs/validate-generalization-DATA-seedSEED, the options that "
+            "differ from the defaults between]"
+        ),
+    ] = None,
+) -> None:
+    """Compare theorem 3 of Eigen-NAS with errors after one pass of SGD (algorithm 1)."""
+    from nasjax.runs import GeneralizationSettings, run_generalization
+
+    settings = GeneralizationSettings(
+        data=data,
+        classes=_labels(classes),
+        image_size=image_size,
+        depth=depth,
+        width=width,
+        num_examples=num_examples,
+        num_test=num_test,
+        num_architectures=num_architectures,
+        num_runs=num_runs,
+        step_size=step_size,
+        kappa=kappa,
+        delta=delta,
+        seed=seed,
+    )
+    out = out or Path("runs") / settings.run_name()
+    with step_progress(_GENERALIZATION_PHASES, "compiling ...") as on_step:
+        result = run_generalization(settings, out, on_step=on_step)
+    _print_generalization(result, out)
+
+
+_GENERALIZATION_PHASES = {
+    "architectures": (
+        "architectures",
+        lambda record: f"errors {record['error_theory']:.2f}, {record['error_practical']:.2f}",
+    ),
+}
+
+
+def _labels(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f"--classes: must be labels such as 3,8, got {text!r}.") from error
+
+
+def _print_generalization(result, out: Path) -> None:
+    summary = result.summary
+    console.print(
+        f"{summary['num_architectures']} architectures, {summary['num_test']} held-out examples; "
+        f"the bound is above 1 for {100 * summary['share_of_vacuous_bounds']:.0f} %, and at least "
+        f"{summary['smallest_bound']:.3g}"
+    )
+    steps = summary["steps"]
+    rows = Table("", "theorem's step size", "--step-size", "untrained", box=None)
+    sizes = (summary["median_theory_step_size"], summary["settings"]["step_size"])
+    rows.add_row("step size", *(f"{value:.3g}" for value in sizes))
+    for name, label in (
+        ("median_error", "error of drawn iterates"),
+        ("median_last_error", "error of last iterates"),
+    ):
+        values = [one[name] for one in steps.values()]
+        values.append(steps["theory"]["median_initial_error"])
+        rows.add_row(label, *(f"{100 * value:.1f} %" for value in values))
+    for name, label in (
+        ("label_term", "label term"),
+        ("eigenvalue_term", "eigenvalue term"),
+        ("lambda_min", "lambda_min"),
+    ):
+        found = [one["spearman"][name] for one in steps.values()]
+        found.append(summary["spearman_untrained"][name])
+        rows.add_row(
+            f"Spearman, {label}",
+            *(f"{one['value']:.2f} ({one['low']:.2f}, {one['high']:.2f})" for one in found),
+        )
+    console.print(rows)
+    files = "generalization.csv, summary.json, generalization.svg, generalization.png"
+    print_files(result, out, files)

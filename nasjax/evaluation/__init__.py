@@ -5,6 +5,7 @@ from nasjax.evaluation.correlation import KINDS, Correlation, correlation
 from nasjax.evaluation.correlation_plot import draw_correlations
 from nasjax.evaluation.curves import draw_curves
 from nasjax.evaluation.eigen_plot import draw_lambda_min
+from nasjax.evaluation.generalization_plot import draw_generalization
 from nasjax.evaluation.nats_tables import load_nats_bench
 from nasjax.evaluation.plots import draw_cells
 from nasjax.evaluation.search_plot import draw_comparison, draw_search
@@ -23,6 +24,7 @@ __all__ = [
     "draw_comparison",
     "draw_correlations",
     "draw_curves",
+    "draw_generalization",
     "draw_lambda_min",
     "draw_search",
     "draw_selection",

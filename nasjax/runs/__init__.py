@@ -34,6 +34,11 @@ from nasjax.runs.validate_eigen import (
     EigenValidationSettings,
     run_eigen_validation,
 )
+from nasjax.runs.validate_generalization import (
+    Generalization,
+    GeneralizationSettings,
+    run_generalization,
+)
 from nasjax.runs.validate_ntk import Validation, ValidationSettings, run_validation
 
 __all__ = [
@@ -47,6 +52,8 @@ __all__ = [
     "EigenSettings",
     "EigenValidation",
     "EigenValidationSettings",
+    "Generalization",
+    "GeneralizationSettings",
     "InfiniteScoreSettings",
     "HnasSettings",
     "NasiResult",
@@ -84,6 +91,7 @@ __all__ = [
     "run_darts_seeds",
     "run_eigen",
     "run_eigen_validation",
+    "run_generalization",
     "run_hnas",
     "run_infinite_scores",
     "run_nasi",
