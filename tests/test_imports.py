@@ -33,6 +33,7 @@ AT_THE_EDGE = {
     "cli_pool",
     "cli_compare",
     "cli_darts",
+    "cli_eigen",
     "cli_eigen_theory",
     "cli_hnas",
     "cli_score",
