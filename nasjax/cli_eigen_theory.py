@@ -171,26 +171,25 @@ def _print_generalization(result, out: Path) -> None:
         f"{summary['smallest_bound']:.3g}"
     )
     steps = summary["steps"]
-    rows = Table("", "theorem's step size", "--step-size", "untrained", box=None)
+    names = ("theorem's", "--step-size", "untrained")
+    rows = Table("steps, medians", *names, box=None)
     sizes = (summary["median_theory_step_size"], summary["settings"]["step_size"])
     rows.add_row("step size", *(f"{value:.3g}" for value in sizes))
-    for name, label in (
-        ("median_error", "error of drawn iterates"),
-        ("median_last_error", "error of last iterates"),
-    ):
+    for name, label in (("median_error", "drawn"), ("median_last_error", "last")):
         values = [one[name] for one in steps.values()]
         values.append(steps["theory"]["median_initial_error"])
-        rows.add_row(label, *(f"{100 * value:.1f} %" for value in values))
+        rows.add_row(f"error, {label} iterate", *(f"{100 * value:.1f} %" for value in values))
+    console.print(rows)
+    rows = Table("Spearman", *names, box=None)
     for name, label in (
         ("label_term", "label term"),
-        ("eigenvalue_term", "eigenvalue term"),
+        ("eigenvalue_term", "eigen term"),
         ("lambda_min", "lambda_min"),
     ):
         found = [one["spearman"][name] for one in steps.values()]
         found.append(summary["spearman_untrained"][name])
         rows.add_row(
-            f"Spearman, {label}",
-            *(f"{one['value']:.2f} ({one['low']:.2f}, {one['high']:.2f})" for one in found),
+            label, *(f"{one['value']:.2f} ({one['low']:.2f}, {one['high']:.2f})" for one in found)
         )
     console.print(rows)
     files = "generalization.csv, summary.json, generalization.svg, generalization.png"
