@@ -101,8 +101,8 @@ def mlp_spectra(
 
     Returns:
       The spectra, in the order of the genotypes. Cost an architecture: that of ``mlp_ntk`` and
-      ``batch^3``, or on a sphere that of ``mlp_ntk`` for 257 pairs instead of all: a thousand of depth 10 at 64
-      points take 1.2 s on two CPU cores, after 0.8 s of compilation. Memory: 128
+      ``batch^3``, or on a sphere that of ``mlp_ntk`` for 257 pairs instead of all: a thousand of
+      depth 10 at 64 points take 1.2 s on two CPU cores, after 0.8 s of compilation. Memory: 128
       ``batch^2`` bytes an architecture of a chunk, or 8 on a sphere, and 200 or 80 in all.
 
     Raises:
