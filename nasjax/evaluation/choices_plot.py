@@ -20,9 +20,9 @@ from nasjax.evaluation.figures import (
 )
 from nasjax.spaces.mlp import ACTIVATION_NAMES
 
-_COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE)
-_MARKERS = ("o", "s", "^", "D", "v")
-_LABELS = ("ReLU", "LeakyReLU", "Sigmoid - 1/2", "Tanh", "Swish")
+ACTIVATION_COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE)
+ACTIVATION_MARKERS = ("o", "s", "^", "D", "v")
+ACTIVATION_LABELS = ("ReLU", "LeakyReLU", "Sigmoid - 1/2", "Tanh", "Swish")
 _SPREAD = 0.09
 """Between two activations' points of one layer."""
 
@@ -89,11 +89,16 @@ def _check(activations, skips) -> None:
 
 
 def _draw_activations(axis, values) -> None:
-    for number, label in enumerate(_LABELS):
+    for number, label in enumerate(ACTIVATION_LABELS):
         of_one = values[:, :, number]
-        shift = _SPREAD * (number - (len(_LABELS) - 1) / 2)
+        shift = _SPREAD * (number - (len(ACTIVATION_LABELS) - 1) / 2)
         _draw_points(
-            axis, 1 + shift, of_one, color=_COLOURS[number], fmt=_MARKERS[number], label=label
+            axis,
+            1 + shift,
+            of_one,
+            color=ACTIVATION_COLOURS[number],
+            fmt=ACTIVATION_MARKERS[number],
+            label=label,
         )
     chance = 1 / len(ACTIVATION_NAMES)
     axis.axhline(chance, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)

@@ -6,11 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from nasjax.evaluation.choices_plot import _COLOURS, _LABELS, _MARKERS
+from nasjax.evaluation.choices_plot import ACTIVATION_COLOURS, ACTIVATION_LABELS, ACTIVATION_MARKERS
 from nasjax.evaluation.figures import BLUE, GREY, SKY, figure_style, open_axis, write_figure
 from nasjax.spaces.mlp import ACTIVATION_NAMES
 
-_STYLES = dict(zip(ACTIVATION_NAMES, zip(_LABELS, _COLOURS, _MARKERS, strict=True), strict=True))
+_STYLES = dict(
+    zip(
+        ACTIVATION_NAMES,
+        zip(ACTIVATION_LABELS, ACTIVATION_COLOURS, ACTIVATION_MARKERS, strict=True),
+        strict=True,
+    )
+)
 
 
 def draw_lambda_min(

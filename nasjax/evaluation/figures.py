@@ -13,6 +13,8 @@ FORMATS = ("pdf", "png", "svg")
 # The colours of Okabe and Ito, told apart under the common colour blindnesses.
 BLUE, SKY, VERMILION, ORANGE = "#0072B2", "#56B4E9", "#D55E00", "#E69F00"
 PURPLE, GREEN, GREY = "#CC79A7", "#009E73", "#595959"
+CURVES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
+"""Of curves in one picture, in this order."""
 
 _STYLE = {"svg.hashsalt": "nasjax", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
 _DOTS_PER_INCH = 200

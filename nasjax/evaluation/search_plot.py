@@ -10,18 +10,14 @@ from jaxtyping import Float
 from nasjax.errors import InputError
 from nasjax.evaluation.figures import (
     BLUE,
-    GREEN,
+    CURVES,
     GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
     VERMILION,
     figure_style,
     open_axis,
     write_figure,
 )
 
-_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
 _LINES, _MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v")
 _MOST_INSIDE = 5
 """With more curves the legend stands beside them."""
@@ -152,8 +148,8 @@ def draw_comparison(
         axis = figure.subplots()
         for number, (name, curve) in enumerate(curves.items()):
             style = {
-                "color": _COLOURS[number % len(_COLOURS)],
-                "linestyle": _LINES[number // len(_COLOURS) % len(_LINES)],
+                "color": CURVES[number % len(CURVES)],
+                "linestyle": _LINES[number // len(CURVES) % len(_LINES)],
             }
             mean, error = 100 * curve["mean"], 100 * curve["error"]
             if len(mean) == 1:

@@ -8,19 +8,11 @@ from jaxtyping import Float
 
 from nasjax.errors import InputError
 from nasjax.evaluation.figures import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
+    CURVES,
     figure_style,
     open_axis,
     write_figure,
 )
-
-_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
 
 
 def draw_selection(
@@ -61,7 +53,7 @@ def draw_selection(
                 marker="o",
                 markersize=2.5,
                 linewidth=1.4 if number == 0 else 1.0,
-                color=_COLOURS[number % len(_COLOURS)],
+                color=CURVES[number % len(CURVES)],
                 label=name,
             )
         axis.set(xlabel="candidates k", ylabel=f"{label} accuracy (%)")
