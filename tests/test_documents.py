@@ -46,7 +46,9 @@ def test_readme_names_options_that_exist():
     for name, command, num_lines in (
         ("search nasi", commands["search"].commands["nasi"], 6),
         ("search hnas", commands["search"].commands["hnas"], 3),
-        ("compare", commands["compare"], 1),
+        ("search eigen", commands["search"].commands["eigen"], 3),
+        ("search darts", commands["search"].commands["darts"], 2),
+        ("compare", commands["compare"], 2),
         ("score", commands["score"], 6),
         ("train", commands["train"], 5),
     ):
