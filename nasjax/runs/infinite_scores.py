@@ -31,6 +31,7 @@ INFINITE_SCORES = {
 _CHUNK = 256
 _DEFAULTS = {"mlp": (64, 32), "nasbench201": (16, 8)}
 """Examples and pixels a side: kernels of cells have an entry for each pair of pixels."""
+_INPUTS = {"mlp": "flattened, each divided by its norm", "nasbench201": "images"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def run_infinite_scores(
                 "settings": dataclasses.asdict(settings),
                 "metrics": {name: INFINITE_SCORES[name] for name in table[0] if ":" in name},
                 "seconds": {"scoring": sum(row["seconds"] for row in rows)},
-                "data": batch.provenance,
+                "data": {**batch.provenance, "inputs": _INPUTS[settings.space]},
                 "versions": versions(),
             },
         )
