@@ -25,7 +25,7 @@ from nasjax.cli_pool import (
     print_selected,
     scored_data,
 )
-from nasjax.errors import InputError
+from nasjax.errors import InputError, unknown_name
 
 
 def search_eigen(
@@ -79,9 +79,12 @@ def search_eigen(
     ] = None,
 ) -> None:
     """Select by the smallest NTK eigenvalue: the best k, of them the best by validation."""
-    from nasjax.runs import EigenSettings, run_eigen
+    from nasjax.metrics import METRICS
+    from nasjax.runs import INFINITE_SCORES, EigenSettings, run_eigen
 
     pool_size = check_pool_size(scores, pool_size)
+    if scores is None and top_k > pool_size:
+        raise InputError(f"--top-k: must be at most the {pool_size} that are drawn, got {top_k}.")
     drawn = {"--depth": depth, "--width": width, "--batch-size": batch_size}
     given = [option for option, value in drawn.items() if value is not None]
     if scores is not None and given:
@@ -93,6 +96,12 @@ def search_eigen(
     space = pool.space.name if pool else space or "nasbench201"
     metric = metric or ("min_eigenvalue:infinite" if space == "mlp" else "min_eigenvalue")
     settings = EigenSettings(metric, tuple(beside.split(",")) if beside else (), top_k)
+    if pool is None:
+        known = [*METRICS, *INFINITE_SCORES]
+        for option, names in (("--metric", (metric,)), ("--beside", settings.beside)):
+            for name in names:
+                if name not in known:
+                    raise unknown_name(option, "metric", name, known)
     asked = EvaluationOptions(
         table, accuracy, evaluation_seconds, recipe, data, test_data, epochs, seed
     )

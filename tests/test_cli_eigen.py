@@ -70,6 +70,8 @@ def test_networks_are_drawn_scored_and_trained(files):
         (("--scores", "made.csv", "--depth", "4"), "--depth: is of a pool that is drawn, got 4"),
         (("--scores", "made.csv", "--top-k", "41"), "--top-k: must be at most"),
         (("--scores", "made.csv", "--metric", "x"), "unknown metric 'x'"),
+        (("--space", "mlp", "--metric", "x"), "--metric: unknown metric 'x'.*min_eigenvalue:infin"),
+        (("--space", "mlp", "--top-k", "9", "--pool-size", "8"), "--top-k: must be at most the 8"),
         (("--space", "darts", "--metric", "min_eigenvalue:infinite"), "--space must be one of mlp"),
         (
             ("--space", "mlp", "--beside", "knas"),

@@ -84,9 +84,9 @@ def run_infinite_scores(
 ) -> None:
     """Scores a drawn pool, or goes on with it, and leaves a folder that ``load_scored_pool`` reads.
 
-    A thousand networks of ``mlp`` of depth 10 at 64 examples take 12 s on two CPU cores; a cell of
-    NAS-Bench-201 at 16 images of 8 x 8 pixels takes 6 to 25 s, most of it compilation, and is
-    without normalisation, with one cell a stage.
+    A thousand networks of ``mlp`` of depth 10 at 64 examples take 6 s on two CPU cores, both
+    kernels and compilation included; a cell of NAS-Bench-201 at 16 images of 8 x 8 pixels some 2 s,
+    most of it compilation, and is without normalisation, with one cell a stage.
 
     Args:
       settings: of the scores.
