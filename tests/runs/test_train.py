@@ -236,7 +236,10 @@ def test_other_settings_are_refused(whole):
     ("change", "message"),
     [
         ({"recipe": "quik"}, "Did you mean 'quick'"),
-        ({"space": "mlp"}, "has networks of nasbench201, .* got an architecture of mlp"),
+        (
+            {"space": "mlp", "recipe": "nasbench201_12"},
+            "has networks of nasbench201, .* got an architecture of mlp",
+        ),
         ({"architecture": None}, "trains one architecture, got none"),
         ({"recipe": "supernet"}, "draws an architecture a step, so none must be given"),
         ({"channels": 0}, "--channels: must be at least 1, got 0"),
