@@ -238,7 +238,7 @@ def test_other_settings_are_refused(whole):
         ({"recipe": "quik"}, "Did you mean 'quick'"),
         (
             {"space": "mlp", "recipe": "nasbench201_12"},
-            "has networks of nasbench201, .* got an architecture of mlp",
+            "has networks of nasbench201, got an architecture of mlp",
         ),
         ({"architecture": None}, "trains one architecture, got none"),
         ({"recipe": "supernet"}, "draws an architecture a step, so none must be given"),
