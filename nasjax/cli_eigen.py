@@ -8,12 +8,13 @@ import typer
 from nasjax.cli_common import SeedOption, TestDataOption, step_progress
 from nasjax.cli_pool import (
     PHASES,
-    SCORES_HELP,
     AccuracyOption,
     AlsoOption,
     EpochsOption,
     EvaluationOptions,
     PoolDataOption,
+    PoolScoresOption,
+    PoolSizeOption,
     RecipeOption,
     SecondsOption,
     TableOption,
@@ -23,24 +24,20 @@ from nasjax.cli_pool import (
     load_table,
     pool_evaluation,
     print_selected,
+    score_drawn,
     scored_data,
 )
 from nasjax.errors import InputError, unknown_name
 
 
 def search_eigen(
-    scores: Annotated[
-        Path | None, typer.Option(help=f"{SCORES_HELP} [--pool-size are drawn and scored]")
-    ] = None,
+    scores: PoolScoresOption = None,
     space: Annotated[
         str | None,
         typer.Option(help="nasbench201, mlp or another. [that of the scores, or nasbench201]"),
     ] = None,
     also: AlsoOption = None,
-    pool_size: Annotated[
-        int | None,
-        typer.Option(help="Without --scores: so many are drawn, and scored first. [500]"),
-    ] = None,
+    pool_size: PoolSizeOption = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -110,7 +107,7 @@ def search_eigen(
     name = f"eigen-{stem}-{metric}-k{top_k}-seed{seed}".replace(":", "-").replace("/", "-")
     out = out or Path("runs") / name
     if pool is None:
-        images = scored_data(asked, space)
+        images = scored_data(asked, space, is_trained=is_trained)
         scored = _scored(settings, space, pool_size, images, depth, width, batch_size, seed, out)
         pool = load_pool(scored, also)
     loaded = None if is_trained else load_table(table, pool)
@@ -129,9 +126,7 @@ def _scored(settings, space, pool_size, data, depth, width, batch_size, seed, ou
         INFINITE_SCORES,
         InfiniteScoreSettings,
         ScoreSettings,
-        request_sample,
         run_infinite_scores,
-        run_score,
     )
 
     infinite = [name for name in settings.metrics if name in INFINITE_SCORES]
@@ -154,6 +149,5 @@ def _scored(settings, space, pool_size, data, depth, width, batch_size, seed, ou
         scoring = ScoreSettings(
             space=space, metrics=settings.metrics, data=data, seed=seed, **asked
         )
-        request = request_sample(scoring.space_of(), pool_size, seed)
-        run_score(scoring, request, folder, on_step=on_step)
+        score_drawn(scoring, pool_size, folder, on_step)
     return folder

@@ -8,13 +8,14 @@ import typer
 from nasjax.cli_common import SeedOption, TestDataOption, step_progress
 from nasjax.cli_pool import (
     PHASES,
-    SCORES_HELP,
     AccuracyOption,
     AlsoOption,
     EpochsOption,
     EvaluationOptions,
     KappaOption,
     PoolDataOption,
+    PoolScoresOption,
+    PoolSizeOption,
     RangesOption,
     RecipeOption,
     SecondsOption,
@@ -25,22 +26,18 @@ from nasjax.cli_pool import (
     load_table,
     pool_evaluation,
     print_selected,
+    score_drawn,
     scored_data,
 )
 
 
 def search_hnas(
-    scores: Annotated[
-        Path | None, typer.Option(help=f"{SCORES_HELP} [--pool-size are drawn and scored]")
-    ] = None,
+    scores: PoolScoresOption = None,
     space: Annotated[
         str | None, typer.Option(help="Search space. [that of the scores, or nasbench201]")
     ] = None,
     also: AlsoOption = None,
-    pool_size: Annotated[
-        int | None,
-        typer.Option(help="Without --scores: so many are drawn, and scored first. [500]"),
-    ] = None,
+    pool_size: PoolSizeOption = None,
     table: TableOption = None,
     accuracy: AccuracyOption = "cifar10_validation_12",
     evaluation_seconds: SecondsOption = None,
@@ -96,7 +93,9 @@ def search_hnas(
     )
     is_trained = check_evaluation(asked, space)
     if pool is None:
-        scored = _scored(settings, space, pool_size, scored_data(asked, space), out)
+        scored = _scored(
+            settings, space, pool_size, scored_data(asked, space, is_trained=is_trained), out
+        )
         pool = load_pool(scored, also)
     loaded = None if is_trained else load_table(table, pool)
     with step_progress(PHASES) as on_step:
@@ -122,7 +121,7 @@ def _name(settings, stem: str, also: list[str] | None, recipe: str | None) -> st
 
 def _scored(settings, space: str, pool_size: int, data: str, out: Path) -> Path:
     """Scores a pool beside the folder of a search, or goes on with it."""
-    from nasjax.runs import ScoreSettings, request_sample, run_score
+    from nasjax.runs import ScoreSettings
 
     asked = settings.weighted or (settings.metric, settings.kappa)
     scoring = ScoreSettings(
@@ -134,8 +133,7 @@ def _scored(settings, space: str, pool_size: int, data: str, out: Path) -> Path:
     )
     folder = out.parent / f"{out.name}-scores"
     with step_progress(PHASES, waiting="compiling ...") as on_step:
-        request = request_sample(scoring.space_of(), pool_size, settings.seed)
-        run_score(scoring, request, folder, on_step=on_step)
+        score_drawn(scoring, pool_size, folder, on_step)
     return folder
 
 

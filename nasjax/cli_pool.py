@@ -72,6 +72,13 @@ PoolDataOption = Annotated[
 ]
 EpochsOption = Annotated[int | None, typer.Option(help="Of each training. [the recipe's]")]
 
+PoolSizeOption = Annotated[
+    int | None, typer.Option(help="Without --scores: so many are drawn, and scored first. [500]")
+]
+PoolScoresOption = Annotated[
+    Path | None, typer.Option(help=f"{SCORES_HELP} [--pool-size are drawn and scored]")
+]
+
 _POOL_SIZE = 500
 
 
@@ -118,12 +125,19 @@ def check_evaluation(asked: EvaluationOptions, space: str) -> bool:
     return is_trained
 
 
-def scored_data(asked: EvaluationOptions, space: str) -> str:
+def scored_data(asked: EvaluationOptions, space: str, *, is_trained: bool) -> str:
     """What a pool is scored with: the images that candidates are trained with, if they are."""
     from nasjax.training import get_recipe
 
-    is_trained = check_evaluation(asked, space)
     return asked.data or (get_recipe(asked.recipe_of(space)).data if is_trained else "random")
+
+
+def score_drawn(scoring, pool_size: int, folder: Path, on_step) -> None:
+    """Draws a pool and scores it, or goes on with it."""
+    from nasjax.runs import request_sample, run_score
+
+    request = request_sample(scoring.space_of(), pool_size, scoring.seed)
+    run_score(scoring, request, folder, on_step=on_step)
 
 
 def pool_evaluation(asked: EvaluationOptions, pool, loaded, out: Path, on_step):

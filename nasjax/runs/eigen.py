@@ -12,12 +12,11 @@ from nasjax.errors import InputError
 from nasjax.evaluation import Nasbench201Table, draw_cells, draw_selection
 from nasjax.runs.folder import RunFolder, open_run_folder
 from nasjax.runs.hnas import PoolSearchResult
-from nasjax.runs.nasi import OnStepFn, versions
-from nasjax.runs.pool_steps import recorded_steps
+from nasjax.runs.nasi import OnStepFn
+from nasjax.runs.pool_steps import pool_settings, recorded_steps, selected_record, step_line
 from nasjax.runs.score_pool import ScoredPool
 from nasjax.search import ranked
 from nasjax.search.pool import EvaluateFn
-from nasjax.spaces.nasbench201 import official_index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,16 +92,9 @@ def run_eigen(
     scores = {name: _costs(pool, name, settings.top_k) for name in settings.metrics}
     on_step = on_step or (lambda *_: None)
     with open_run_folder(Path(out)) as folder:
-        folder.check_settings(
-            {
-                **dataclasses.asdict(settings),
-                "space": pool.space.name,
-                "scores_sha256": pool.sha256,
-                "evaluated_by": evaluated_by,
-                "versions": versions(),
-            }
-        )
-        num_all, num_before = len(scores) * settings.top_k, len(folder.read_history())
+        folder.check_settings(pool_settings(settings, pool, evaluated_by))
+        history = folder.read_history()
+        num_all, num_before = len(scores) * settings.top_k, len(history)
         on_step("evaluations", num_before, num_all, {})
         told = iter(range(num_before + 1, num_all + 1))
         found = {}
@@ -110,7 +102,7 @@ def run_eigen(
             state, info = recorded_steps(
                 *("search eigen", ranked(scores[name]), jax.random.key(0), evaluate, folder),
                 num_steps=settings.top_k,
-                history=[line for line in folder.read_history() if line["metric"] == name],
+                history=[line for line in history if line["metric"] == name],
                 line_of=lambda number, state, info, name=name: _line(pool, name, number, info),
                 on_record=lambda line: on_step("evaluations", next(told), num_all, line),
             )
@@ -141,55 +133,25 @@ def _costs(pool: ScoredPool, name: str, top_k: int) -> np.ndarray:
 
 
 def _line(pool: ScoredPool, name: str, number: int, info) -> dict[str, Any]:
-    return {
+    return step_line(pool, number, info) | {
         "metric": name,
-        "step": number + 1,
-        "place": info.place,
-        "architecture": pool.space.to_string(pool.genotypes[info.place]),
         "score": float(pool.score_of(name)[info.place]),
-        "value": info.evaluation.value,
-        "seconds": info.evaluation.seconds,
-        "failure": info.evaluation.failure,
         "best_place": info.best_place,
-        "best_value": info.best_value,
-        "total_seconds": info.seconds,
     }
 
 
 def _finish(settings, pool: ScoredPool, found, folder: RunFolder, evaluated_by, table):
     state, info = found[settings.metric]
-    if info.best_place is None:
-        raise InputError("search eigen: an evaluation must succeed, got failures only.")
+    told = state.evaluated, info, evaluated_by, table
+    record = selected_record("search eigen", settings, pool, *told)
     genotype = pool.genotypes[info.best_place]
+    num_scored = int(np.isfinite(pool.score_of(settings.metric)).sum())
+    record["scores"]["num_scored"] = num_scored
     history = folder.read_history()
-    selections = {
+    record["selections"] = selections = {
         name: [_selection(pool, line, table) for line in history if line["metric"] == name]
         for name in settings.metrics
     }
-    record = {
-        "space": pool.space.name,
-        "architecture": pool.space.to_string(genotype),
-        "genotype": genotype.tolist(),
-        "algorithm": "eigen",
-        "value": info.best_value,
-        "settings": dataclasses.asdict(settings),
-        "evaluated_by": evaluated_by,
-        "scores": {
-            "file": pool.source,
-            "sha256": pool.sha256,
-            "num_architectures": len(pool.genotypes),
-            "num_scored": int(np.isfinite(pool.score_of(settings.metric)).sum()),
-        },
-        "seconds": {"evaluations": info.seconds, "metrics": pool.seconds},
-        "num_evaluations": len(state.evaluated),
-        "num_failed": sum(bool(one.evaluation.failure) for one in state.evaluated),
-        "selections": selections,
-        "versions": versions(),
-    }
-    if pool.space.name == "nasbench201":
-        record["official_index"] = official_index(genotype)
-    if table is not None:
-        record["accuracies"] = table.lookup(genotype)._asdict()
     draw_cells(
         pool.space.describe(genotype),
         folder.path / "cells",

@@ -13,13 +13,12 @@ from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import Nasbench201Table, draw_cells, draw_search
 from nasjax.objectives import BOUNDS, RANGES, trade_off_objective, weighted_ranks_objective
 from nasjax.runs.folder import RunFolder, open_run_folder
-from nasjax.runs.nasi import OnStepFn, versions
+from nasjax.runs.nasi import OnStepFn
 from nasjax.runs.options import check_seed
-from nasjax.runs.pool_steps import recorded_steps
+from nasjax.runs.pool_steps import pool_settings, recorded_steps, selected_record, step_line
 from nasjax.runs.score_pool import ScoredPool
 from nasjax.search import Evaluation, SearchAlgorithm, grid_probes, hnas
 from nasjax.search.pool import EvaluateFn
-from nasjax.spaces.nasbench201 import official_index
 
 DEFAULT_SECONDS = 150.0
 """What 12 epochs of a cell are counted with where nothing else is known."""
@@ -202,15 +201,7 @@ def run_hnas(
         )
     on_step = on_step or (lambda *_: None)
     with open_run_folder(Path(out)) as folder:
-        folder.check_settings(
-            {
-                **dataclasses.asdict(settings),
-                "space": pool.space.name,
-                "scores_sha256": pool.sha256,
-                "evaluated_by": evaluated_by,
-                "versions": versions(),
-            }
-        )
+        folder.check_settings(pool_settings(settings, pool, evaluated_by))
         state, info, num_run = _search(settings, search, pool, evaluate, folder, on_step)
         told = evaluated_by, table, objective_fn
         genotype, record = _finish(settings, pool, state, info, folder, *told)
@@ -232,48 +223,17 @@ def _search(settings, search: SearchAlgorithm, pool, evaluate, folder: RunFolder
 
 def _line(pool: ScoredPool, number: int, state, info) -> dict[str, Any]:
     last = state.probes[-1]
-    return {
-        "step": number + 1,
-        "place": info.place,
-        "architecture": pool.space.to_string(pool.genotypes[info.place]),
-        "constants": last.point if last.place == info.place else None,
-        "value": info.evaluation.value,
-        "seconds": info.evaluation.seconds,
-        "failure": info.evaluation.failure,
-        "best_value": info.best_value,
-        "total_seconds": info.seconds,
-    }
+    constants = last.point if last.place == info.place else None
+    return step_line(pool, number, info) | {"constants": constants}
 
 
 def _finish(
     settings, pool: ScoredPool, state, info, folder: RunFolder, evaluated_by, table, objective_fn
 ):
-    if info.best_place is None:
-        raise InputError("search hnas: an evaluation must succeed, got failures only.")
+    told = state.evaluated, info, evaluated_by, table
+    record = selected_record("search hnas", settings, pool, *told)
+    record["constants"] = state.point_of(info.best_place)
     genotype = pool.genotypes[info.best_place]
-    record = {
-        "space": pool.space.name,
-        "architecture": pool.space.to_string(genotype),
-        "genotype": genotype.tolist(),
-        "algorithm": "hnas",
-        "value": info.best_value,
-        "constants": state.point_of(info.best_place),
-        "settings": dataclasses.asdict(settings),
-        "evaluated_by": evaluated_by,
-        "scores": {
-            "file": pool.source,
-            "sha256": pool.sha256,
-            "num_architectures": len(pool.genotypes),
-        },
-        "seconds": {"evaluations": info.seconds, "metrics": pool.seconds},
-        "num_evaluations": len(state.evaluated),
-        "num_failed": sum(bool(one.evaluation.failure) for one in state.evaluated),
-        "versions": versions(),
-    }
-    if pool.space.name == "nasbench201":
-        record["official_index"] = official_index(genotype)
-    if table is not None:
-        record["accuracies"] = table.lookup(genotype)._asdict()
     title = f"HNAS, {pool.space.name}, seed {settings.seed}"
     draw_cells(pool.space.describe(genotype), folder.path / "cells", title=title)
     surface, axes = None, {}

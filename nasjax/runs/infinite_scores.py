@@ -123,7 +123,6 @@ def run_infinite_scores(
                 folder.append_history(record)
             rows += found
             on_step("scores", len(rows), len(genotypes), rows[-1])
-        rows = folder.read_history()
         # Failed ones are left empty: as zero or minus infinity they would be values.
         table = [{name: row[name] for name in row if name != "seconds"} for row in rows]
         folder.write_text("scores.csv", as_csv(table))

@@ -1,15 +1,20 @@
 """Steps of a search in a pool that are recorded as they are made, and gone through again."""
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from nasjax.errors import InputError, first_line
+from nasjax.evaluation import Nasbench201Table
 from nasjax.runs.folder import RunFolder
-from nasjax.search import Evaluation, SearchAlgorithm
+from nasjax.runs.nasi import versions
+from nasjax.runs.score_pool import ScoredPool
+from nasjax.search import Evaluated, Evaluation, SearchAlgorithm
 from nasjax.search.pool import EvaluateFn, PoolStepInfo
+from nasjax.spaces.nasbench201 import official_index
 from nasjax.types import Key
 
 MOST_FAILURES = 5
@@ -64,6 +69,87 @@ def recorded_steps(
                 f"other, the last: {info.evaluation.failure}"
             )
     return state, info
+
+
+def pool_settings(
+    settings: Any, pool: ScoredPool, evaluated_by: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a search's folder is checked by: its settings, a dataclass, scores and evaluations."""
+    return {
+        **dataclasses.asdict(settings),
+        "space": pool.space.name,
+        "scores_sha256": pool.sha256,
+        "evaluated_by": evaluated_by,
+        "versions": versions(),
+    }
+
+
+def step_line(pool: ScoredPool, number: int, info: PoolStepInfo) -> dict[str, Any]:
+    """What every search writes of a step, which is the one of that number, from 0."""
+    return {
+        "step": number + 1,
+        "place": info.place,
+        "architecture": pool.space.to_string(pool.genotypes[info.place]),
+        "value": info.evaluation.value,
+        "seconds": info.evaluation.seconds,
+        "failure": info.evaluation.failure,
+        "best_value": info.best_value,
+        "total_seconds": info.seconds,
+    }
+
+
+def selected_record(
+    where: str,
+    settings: Any,
+    pool: ScoredPool,
+    evaluated: Sequence[Evaluated],
+    info: PoolStepInfo,
+    evaluated_by: Mapping[str, Any],
+    table: Nasbench201Table | None,
+) -> dict[str, Any]:
+    """What every search in a pool records of the architecture that it selects.
+
+    Args:
+      where: the search's name, for messages; its last word is that of the algorithm.
+      settings: a dataclass.
+      pool: scored architectures.
+      evaluated: all that was evaluated.
+      info: of the last step.
+      evaluated_by: what evaluations are.
+      table: accuracies, to report those of the architecture.
+
+    Returns:
+      JSON-able but for the settings' own values.
+
+    Raises:
+      InputError: if every evaluation failed.
+    """
+    if info.best_place is None:
+        raise InputError(f"{where}: an evaluation must succeed, got failures only.")
+    genotype = pool.genotypes[info.best_place]
+    record = {
+        "space": pool.space.name,
+        "architecture": pool.space.to_string(genotype),
+        "genotype": genotype.tolist(),
+        "algorithm": where.split()[-1],
+        "value": info.best_value,
+        "settings": dataclasses.asdict(settings),
+        "evaluated_by": evaluated_by,
+        "scores": {
+            "file": pool.source,
+            "sha256": pool.sha256,
+            "num_architectures": len(pool.genotypes),
+        },
+        "seconds": {"evaluations": info.seconds, "metrics": pool.seconds},
+        "num_evaluations": len(evaluated),
+        "num_failed": sum(bool(one.evaluation.failure) for one in evaluated),
+        "versions": versions(),
+    }
+    if pool.space.name == "nasbench201":
+        record["official_index"] = official_index(genotype)
+    if table is not None:
+        record["accuracies"] = table.lookup(genotype)._asdict()
+    return record
 
 
 def _recorded(folder: RunFolder, line) -> EvaluateFn:

@@ -111,11 +111,12 @@ def run_eigen_validation(
     points_key, arch_key = jax.random.split(jax.random.key(settings.seed))
     with open_run_folder(Path(out)) as folder:
         folder.check_settings({**dataclasses.asdict(settings), "versions": versions()})
-        records = folder.read_history()
-        before = len(records)
+        records, num_run = folder.read_history(), 0
+        space = mlp_space(settings.max_depth)
+        genotypes = np.stack(draw_architectures(space, settings.num_architectures, arch_key))
         phases = {
             "chains": _chain_steps(settings, points_key),
-            "architectures": _architecture_steps(settings, points_key, arch_key),
+            "architectures": _architecture_steps(settings, points_key, genotypes),
         }
         for phase, steps in phases.items():
             steps = list(steps)
@@ -125,9 +126,9 @@ def run_eigen_validation(
             for number, step in enumerate(steps[done:], done + 1):
                 record = {"phase": phase, **step()}
                 folder.append_history(record)
-                records.append(record)
+                num_run += 1
                 on_step(phase, number, len(steps), record)
-        return _finish(settings, folder, records, len(records) - before)
+        return _finish(settings, folder, genotypes, num_run)
 
 
 def _points(settings, key, draw: int) -> np.ndarray:
@@ -168,16 +169,10 @@ def _measure_chains(settings, key, depth: int, method: str, draw: int) -> dict[s
     }
 
 
-def _architecture_steps(settings, points_key, arch_key) -> Iterator[Any]:
-    genotypes = _random_architectures(settings, arch_key)
+def _architecture_steps(settings, points_key, genotypes) -> Iterator[Any]:
     for start in range(0, len(genotypes), _CHUNK):
         part = genotypes[start : start + _CHUNK]
         yield functools.partial(_measure_architectures, settings, points_key, part)
-
-
-def _random_architectures(settings, key) -> np.ndarray:
-    space = mlp_space(settings.max_depth)
-    return np.stack(draw_architectures(space, settings.num_architectures, key))
 
 
 def _measure_architectures(settings, key, genotypes) -> dict[str, Any]:
@@ -192,14 +187,11 @@ def _measure_architectures(settings, key, genotypes) -> dict[str, Any]:
     }
 
 
-def _finish(settings, folder: RunFolder, records: Sequence[dict], num_run: int) -> EigenValidation:
+def _finish(settings, folder: RunFolder, genotypes, num_run: int) -> EigenValidation:
     records = folder.read_history()
     rows = _rows(settings, [record for record in records if record["phase"] == "chains"])
     measured = [record for record in records if record["phase"] == "architectures"]
-    arch_key = jax.random.split(jax.random.key(settings.seed))[1]
-    activations, skips = zip(
-        *map(split_genotype, _random_architectures(settings, arch_key)), strict=True
-    )
+    activations, skips = zip(*map(split_genotype, genotypes), strict=True)
     importance = {
         method: {
             name: layer_importance(
