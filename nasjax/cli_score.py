@@ -102,7 +102,9 @@ def score(
     num_parts: Annotated[int, typer.Option(help="Parts of the batch that zico compares.")] = 2,
     engine: Annotated[
         str | None,
-        typer.Option(help="How scores are computed: auto, walk, program or autodiff. [auto]"),
+        typer.Option(
+            help="How scores are computed: auto, native, walk, program or autodiff. [auto]"
+        ),
     ] = None,
     table: Annotated[
         Path | None,
@@ -312,10 +314,26 @@ def _print_run(result, request, settings, out: Path, seconds: float) -> None:
     if result.num_run:
         plural = "s" * (result.num_run > 1)
         rate = _rate(result.num_run, seconds)
-        print(f"{result.num_run} network{plural} in {seconds:.1f} s, compilation included: {rate}")
+        engines = " and ".join(metadata["engines"])
+        print(
+            f"{result.num_run} network{plural} in {seconds:.1f} s, compilation included: {rate}, "
+            f"by {engines}"
+        )
+        _say_what_is_slow(settings, metadata["engines"])
         print(f"written to {out}: {_FILES}")
     else:
         print(f"scored before, nothing was run again; in {out}: {_FILES}")
+
+
+def _say_what_is_slow(settings, engines) -> None:
+    from nasjax.metrics import conv_kernels
+
+    if settings.engine == "auto" and "walk" in engines:
+        print(
+            "nasjax: XLA computes the convolutions, at half the speed of nasjax's kernels for "
+            f"CPUs: {conv_kernels.why_not()}.",
+            file=sys.stderr,
+        )
 
 
 def _print_best(result, settings) -> None:

@@ -30,6 +30,7 @@ class ConvBlock(NamedTuple):
       stride: 1 or 2; 1 for depthwise convolutions.
       is_depthwise: whether every channel has a filter of its own.
       dilation: distance between neighbouring taps; 1 but for depthwise convolutions.
+      is_native: whether ``conv_kernels`` computes it, where that serves such blocks.
     """
 
     has_relu: bool = True
@@ -37,6 +38,7 @@ class ConvBlock(NamedTuple):
     stride: int = 1
     is_depthwise: bool = False
     dilation: int = 1
+    is_native: bool = False
 
 
 class Saved(NamedTuple):

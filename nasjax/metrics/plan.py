@@ -50,6 +50,16 @@ class Plan(NamedTuple):
     is_dead: bool
 
 
+def native_plan(plan: Plan) -> Plan:
+    """The same with convolutions by ``conv_kernels``, of blocks that it serves."""
+    return plan._replace(
+        steps=tuple(
+            step._replace(block=step.block._replace(is_native=True)) if step.block else step
+            for step in plan.steps
+        )
+    )
+
+
 def same(x: Array) -> Array:
     """The operation of a skip connection."""
     return x

@@ -9,6 +9,7 @@ from jax import Array
 from jaxtyping import Int
 
 from nasjax.errors import InputError, unknown_name
+from nasjax.metrics import conv_kernels
 from nasjax.metrics.plans import PLANS
 from nasjax.metrics.program import PROGRAMMED, space_program
 from nasjax.metrics.registry import METRICS
@@ -32,7 +33,8 @@ ENGINES = {
     "auto": "walk for what it can do, else program, else autodiff",
     "autodiff": "a program for every architecture, compiled anew; the reference for the others",
     "program": "one program that takes architectures as arrays, compiled once for a space",
-    "walk": "small programs for single operations, compiled once for a space; fastest on CPU",
+    "native": "walk, with convolutions by kernels of our own; for CPUs, needs a C++ compiler",
+    "walk": "small programs for single operations, compiled once for a space",
 }
 """Ways to the same scores."""
 
@@ -104,12 +106,15 @@ def space_scorer(
         if not space.is_connected(genotype):
             return evaluate(metrics, {"outputs": np.zeros((len(x), 1)), **facts})
         found, own = {}, params
-        if space.name not in SHARED and (shares["walk"] or shares["autodiff"]):
+        if space.name not in SHARED and (shares["native"] or shares["walk"] or shares["autodiff"]):
             own = init_params(key, static_network(space.name, genotype, **network), x)
-        if shares["walk"]:
+        walked = shares["native"] or shares["walk"]
+        if walked:
             options = {name: value for name, value in network.items() if name != "num_classes"}
             plan = PLANS[space.name](genotype, **options)
-            found |= walk_statistics(plan, own, x, y, shares["walk"], num_parts=num_parts)
+            found |= walk_statistics(
+                plan, own, x, y, walked, num_parts=num_parts, is_native=bool(shares["native"])
+            )
         if shares["program"]:
             found |= program(genotype)
         if shares["autodiff"]:
@@ -165,8 +170,13 @@ def engine_shares(
     if engine not in ENGINES:
         raise unknown_name(where, "engine", engine, ENGINES)
     names = needed_statistics(metrics)
+    walked = _walked(space, names, network, coupling)
+    why_not = conv_kernels.why_not() if walked and engine in ("auto", "native") else None
+    if engine == "native" and why_not is not None:
+        raise InputError(f"{where}: no {engine!r} kernels: {why_not}. Use 'auto' or 'walk'.")
     has = {
-        "walk": _walked(space, names, network, coupling),
+        "native": () if why_not else walked,
+        "walk": walked,
         "program": PROGRAMMED,
         "autodiff": names,
     }

@@ -15,7 +15,7 @@ from jax import Array
 
 from nasjax.metrics import conv_rule as rule
 from nasjax.metrics import walk_steps as steps
-from nasjax.metrics.plan import IMAGES, Plan, Step, relu, same
+from nasjax.metrics.plan import IMAGES, Plan, Step, native_plan, relu, same
 from nasjax.metrics.statistics import Activations, Fisher, LayerSums, mean_loss, split_sums
 from nasjax.types import PyTree
 
@@ -202,7 +202,14 @@ def _at(params, path):
 
 
 def walk_statistics(
-    plan: Plan, params: PyTree, x: Array, y: Array, names: Sequence[str], *, num_parts: int
+    plan: Plan,
+    params: PyTree,
+    x: Array,
+    y: Array,
+    names: Sequence[str],
+    *,
+    num_parts: int,
+    is_native: bool = False,
 ) -> dict[str, PyTree]:
     """Statistics of a network that has a plan.
 
@@ -213,17 +220,19 @@ def walk_statistics(
       y: ``[batch]``, labels.
       names: of ``WALKED``. Kernels and traces are of mapped coupling.
       num_parts: of the batch, for ``split_gradients``.
+      is_native: whether ``conv_kernels`` computes the convolutions that it serves.
 
     Returns:
       Arrays on the host, by name; of a dead network only ``outputs``, which are zero.
     """
     if plan.is_dead:
         return {"outputs": jnp.zeros((len(x), 1))}
+    plan = native_plan(plan) if is_native else plan
     run = _walk_forward(plan, params, x, is_moved="hessian" in names)
     logits = run.values[plan.steps[-1].target]
     found: dict[str, PyTree] = {"outputs": logits}
     if "activations" in names:
-        found["activations"] = _activations(plan, run)
+        found["activations"] = _activations(plan, run, is_native=is_native)
     if "example_gradients" in names:
         slopes = jax.grad(lambda logits: len(y) * mean_loss(logits, y))(logits)
         found["example_gradients"] = _traces(plan, params, run, y, slopes).sum()
@@ -292,16 +301,17 @@ def _traces(plan, params, run, y, cotangents) -> Array:
     return jnp.diag(of_layers[0] + of_others[0])
 
 
-def _activations(plan, run) -> Activations:
+def _activations(plan, run, *, is_native) -> Activations:
     readers = Counter(
         step.sources[0]
         for step in plan.steps
         if step.operation is relu or (step.kind == "conv" and step.block.has_relu)
     )
-    agreement, num_units = None, 0
+    images = run.values[IMAGES]
+    agreement, num_units = jnp.zeros((len(images), len(images)), images.dtype), 0
     for source, count in readers.items():
         value = run.values[source]
-        agreement = steps.agreement(value, agreement, float(count))
+        agreement = steps.agreement(value, agreement, count, is_native)
         num_units += count * value[0].size
     return Activations(agreement, jnp.asarray(num_units, agreement.dtype))
 

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from nasjax.metrics import conv_kernels as native
 from nasjax.metrics import conv_rule as rule
 from nasjax.metrics.plan import same
 from nasjax.metrics.statistics import mean_loss
+from nasjax.networks.pooling import avg_pool_3x3, avg_pool_3x3_transposed
 
 
 class Wants(NamedTuple):
@@ -65,6 +67,8 @@ def _new_sum(total: Array | None, more: Array) -> Array | None:
 @partial(jax.jit, static_argnums=0)
 def conv(block, params, x, total):
     """A convolution block: the sum with ``total``, None for the output itself, and what is kept."""
+    if native.serves(block, params["kernel"]):
+        return native.forward(block, params, x, total)
     saved = rule.forward(block, params, x)
     return _new_sum(total, saved.z), saved
 
@@ -107,11 +111,13 @@ def _logits(params, x):
 classify = jax.jit(_logits)
 
 
-@jax.jit
-def agreement(x, total, count):
-    """ReLUs that are both on or both off in two examples."""
+@partial(jax.jit, static_argnums=(2, 3))
+def agreement(x, total, count, is_native):
+    """ReLUs that are both on or both off in two examples, added to ``total``."""
+    if is_native:
+        return native.agreement(x, total, count)
     signs = jnp.where(x > 0, 1.0, -1.0).reshape(len(x), -1)
-    return _sum(total, count * (signs.shape[1] + signs @ signs.T) / 2)
+    return total + count * (signs.shape[1] + signs @ signs.T) / 2
 
 
 def _layer_sums(kernel, gradient):
@@ -133,6 +139,8 @@ def _add_kernels(kernels: Array, gradients: Sequence[Array]) -> Array:
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def conv_back(block, wants, is_input_asked, params, x, saved, g, total, kernels):
     """Cotangents of the input added to ``total``, kernels with its own, and what was asked for."""
+    if native.serves(block, params["kernel"]):
+        return _native_back(block, wants, is_input_asked, params, x, saved, g, total, kernels)
     gy, size = [rule.unnormalized(saved, one) for one in g], params["kernel"].shape[0]
     if size > 1:  # or every reader computes them anew
         gy = lax.optimization_barrier(gy)
@@ -160,6 +168,22 @@ def conv_back(block, wants, is_input_asked, params, x, saved, g, total, kernels)
     return _sum(total, through), kernels, seen
 
 
+def _native_back(block, wants, is_input_asked, params, x, saved, g, total, kernels):
+    sums = fisher = None
+    gradient, kernels, pixels, through = native.back(
+        *(block, params, x, saved, g, total, kernels),
+        has_gradient=wants.is_gradient,
+        has_fisher=wants.is_fisher,
+        first_example=int(wants.has_loss),
+        has_input=is_input_asked,
+    )
+    if wants.is_gradient:
+        sums = _layer_sums(params["kernel"], gradient)
+    if wants.is_fisher:
+        fisher = _fisher_sums(pixels, params["kernel"].size // params["kernel"].shape[-1])
+    return through if is_input_asked else total, kernels, Seen(gradient, sums, fisher)
+
+
 @jax.jit
 def normalize_back(saved, g, total):
     """Cotangents of the input of ``normalize``, added to ``total``."""
@@ -176,10 +200,14 @@ def affine_back(wants, params, x, g, kernels):
     return tuple(one * params["scale"][None, None, None] for one in g), kernels
 
 
+_TRANSPOSES = {avg_pool_3x3: avg_pool_3x3_transposed}
+"""Of linear operations, where that is faster than automatic differentiation."""
+
+
 @partial(jax.jit, static_argnums=0)
 def _plain_back_added(operation, x, g, total):
-    back = jax.vjp(operation, x)[1]
-    return _sum(total, jax.tree.map(lambda one: back(one)[0], g))
+    back = _TRANSPOSES.get(operation) or (lambda one: jax.vjp(operation, x)[1](one)[0])
+    return _sum(total, jax.tree.map(back, g))
 
 
 def plain_back(operation, x, g, total):
@@ -222,6 +250,8 @@ def classify_back(wants, params, x, logits, g, kernels):
 @partial(jax.jit, static_argnums=0)
 def conv_tangent(block, params, x, x_tangent, saved, total):
     """How the output of ``conv`` moves, added to ``total``, and what it keeps."""
+    if x_tangent is not None and native.serves(block, params["kernel"]):
+        return native.tangent(block, params, x, x_tangent, saved, total)
     tangent = rule.forward_tangent(block, params, x, x_tangent, saved)
     return _new_sum(total, tangent.z), tangent
 
@@ -269,10 +299,11 @@ def conv_tangent_back(
     block, is_input_asked, params, x, x_tangent, saved, tangent, g, g_tangent, gradient, total
 ):
     """How the input's cotangent moves, added to ``total``, and the layer's ``theta H g``."""
-    moved, product = rule.backward_tangent(
-        *(block, params, x, x_tangent, saved, tangent, g[0], g_tangent, gradient),
-        is_input_asked=is_input_asked,
-    )
+    at_layer = (block, params, x, x_tangent, saved, tangent, g[0], g_tangent, gradient)
+    if native.serves(block, params["kernel"]):
+        moved, product = native.tangent_back(*at_layer, total, has_input=is_input_asked)
+        return moved if is_input_asked else total, product
+    moved, product = rule.backward_tangent(*at_layer, is_input_asked=is_input_asked)
     return _sum(total, moved) if is_input_asked else total, product
 
 

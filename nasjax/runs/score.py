@@ -245,7 +245,7 @@ def run_score(
     process = process or Process()
     space = settings.space_of()
     batch = _batch(settings)
-    engine_shares(
+    shares = engine_shares(
         "--engine",
         space,
         settings.metrics,
@@ -253,6 +253,7 @@ def run_score(
         coupling=settings.coupling,
         engine=settings.engine,
     )
+    engines = {name: list(statistics) for name, statistics in shares.items() if statistics}
     with open_shared_folder(
         Path(out), process_id=process.id, num_processes=process.count
     ) as folder:
@@ -260,6 +261,7 @@ def run_score(
             folder.check_settings(
                 {
                     **dataclasses.asdict(settings),
+                    "engines": list(engines),  # of which the last bits are
                     "data_provenance": batch.provenance,
                     "versions": versions(),
                 }
@@ -280,6 +282,7 @@ def run_score(
             space, request.genotypes, canonicals, settings.metrics, settings.seeds, found
         )
         metadata = _metadata(settings, batch, request, rows, found, units)
+        metadata["engines"] = engines
         metadata["seconds"]["this_call"] = round(time.perf_counter() - start, 3)
         if table is not None:
             metadata["correlations"] = correlations(
