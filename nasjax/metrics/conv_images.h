@@ -20,8 +20,21 @@ struct Shape {
   Index out_width() const { return (width - 1) / stride + 1; }
   Index pixels() const { return height * width; }
   Index out_pixels() const { return out_height() * out_width(); }
-  Index row() const { return (width + size - 1) * kPlane; }
-  Index plane() const { return (height + size - 1) * row(); }
+  // With a border, and even where kernels are of three pixels: the last tile may reach further.
+  Index row() const { return (width + (size - 1) / 2 * (2 + width % 2)) * kPlane; }
+  Index plane() const { return (height + (size - 1) / 2 * (2 + height % 2)) * row(); }
+};
+
+// A convolution block.
+struct Layer {
+  Shape shape;
+  Index channels, features;
+  bool has_relu, is_normalized;
+  Index image() const { return shape.pixels() * channels; }
+  Index output() const { return shape.out_pixels() * features; }
+  Index kernel() const { return shape.size * shape.size * channels * features; }
+  Index image_planes() const { return channels / kPlane * shape.plane(); }
+  Index output_planes() const { return features / kPlane * shape.plane(); }
 };
 
 // Planes of an image: `value(offset, channel)` of vectors of a pixel. With `step` 2, of an image
@@ -91,20 +104,6 @@ void ConvolveSized(const Shape& shape, Index channels, Index features, const T* 
   }
 }
 
-// An image convolved: `use(offset, feature, sum)` for vectors of features of a pixel.
-template <typename T, typename Use>
-void Convolve(const Shape& shape, Index stride, Index channels, Index features, const T* planes,
-              const T* kernel, Use use) {
-  if (shape.size == 1 && stride == 1)
-    ConvolveSized<T, 1, 1>(shape, channels, features, planes, kernel, use);
-  else if (shape.size == 1)
-    ConvolveSized<T, 1, 2>(shape, channels, features, planes, kernel, use);
-  else if (stride == 1)
-    ConvolveSized<T, 3, 1>(shape, channels, features, planes, kernel, use);
-  else
-    ConvolveSized<T, 3, 2>(shape, channels, features, planes, kernel, use);
-}
-
 // The kernel's gradient of some images, from their planes and those of a cotangent, one image
 // after the other.
 template <typename T>
@@ -137,26 +136,6 @@ void KernelGradient(const Shape& shape, Index channels, Index features, Index nu
             for (int row = 0; row < kRows; ++row, out += features)
               for (Index n = 0; n < kVectors<T>; ++n) Store(out + n * kLanes<T>, sums[row][n]);
           }
-}
-
-// A kernel as `Convolve` reads it; transposed, for the way back, if that is asked for.
-template <typename T>
-std::vector<T> Packed(const T* kernel, Index size, Index channels, Index features, bool is_back) {
-  std::vector<T> packed(size * size * channels * features);
-  const Index inputs = is_back ? features : channels, outputs = is_back ? channels : features;
-  T* to = packed.data();
-  for (Index plane = 0; plane < outputs; plane += kPlane)
-    for (Index part = 0; part < inputs; part += kPlane)
-      for (Index i = 0; i < size; ++i)
-        for (Index j = 0; j < size; ++j)
-          for (Index at = 0; at < kPlane * kPlane; ++at) {
-            const Index input = part + at / kPlane, output = plane + at % kPlane;
-            *to++ = is_back ? kernel[(((size - 1 - i) * size + size - 1 - j) * channels + output) *
-                                         features +
-                                     input]
-                            : kernel[((i * size + j) * channels + input) * features + output];
-          }
-  return packed;
 }
 
 // Sums over pixels of an output, for every feature: `value(offset, feature)` for every vector.

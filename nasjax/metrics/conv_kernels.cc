@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "conv_images.h"
+#include "convolutions.h"
 #include "cpu_vectors.h"
 #include "example_products.h"
 #include "xla/ffi/api/ffi.h"
@@ -33,17 +34,6 @@ class Arguments {
   ffi::RemainingArgs args_;
   ffi::RemainingRets rets_;
   size_t arg_ = 0, ret_ = 0;
-};
-
-struct Layer {
-  Shape shape;
-  Index channels, features;
-  bool has_relu, is_normalized;
-  Index image() const { return shape.pixels() * channels; }
-  Index output() const { return shape.out_pixels() * features; }
-  Index kernel() const { return shape.size * shape.size * channels * features; }
-  Index image_planes() const { return channels / kPlane * shape.plane(); }
-  Index output_planes() const { return features / kPlane * shape.plane(); }
 };
 
 // What every handler is told of a block.
@@ -73,7 +63,7 @@ void Forward(ffi::ThreadPool& pool, const Layer& layer, double epsilon, const T*
   T* value = has_total ? more.NextResult() : nullptr;
   const Shape& shape = layer.shape;
   const Index features = layer.features;
-  const auto packed = Packed(kernel, shape.size, layer.channels, features, false);
+  const auto packed = Packed(pool, kernel, layer, false);
   // Of every image: means, and sums of squared distances from them.
   std::vector<T> means(layer.is_normalized ? shape.batch * features : 0), squares(means.size());
   ForAll(pool, shape.batch, [&](Index image) {
@@ -178,35 +168,39 @@ void Back(ffi::ThreadPool& pool, const Layer& layer, const T* x, const T* kernel
   }
 
   std::vector<T> packed;
-  if (has_input) packed = Packed(kernel, shape.size, layer.channels, features, true);
+  if (has_input) packed = Packed(pool, kernel, layer, true);
   // Images of a group lie in a core's cache together.
-  const Index at_once = std::clamp<Index>(
-      (Index{1} << 16) / std::max(layer.image_planes(), layer.output_planes()), 1, 4);
+  const Index at_once =
+      std::clamp<Index>((Index{1} << 17) / (Prepared<T>::Size(shape, layer.channels) +
+                                            Prepared<T>::Size(shape, features)),
+                        1, 4);
   const Index num_groups = (batch + at_once - 1) / at_once;
   std::unique_ptr<T[]> partial(new T[has_gradient ? num_groups * layer.kernel() : 0]);
   const Index num_parameters = layer.kernel() + (has_bias ? features : 0);
   std::unique_ptr<T[]> of_examples(new T[num_kernels * batch * num_parameters]);
   ForAll(pool, num_groups, [&](Index group) {
-    T* planes = Scratch<T>(0, at_once * layer.image_planes());
-    T* g_planes = Scratch<T>(1, at_once * layer.output_planes());
+    const Prepared<T> images(shape, layer.channels, at_once, 0);
+    const Prepared<T> prepared(shape, features, at_once, 2);
     const Index first = group * at_once, last = std::min(batch, first + at_once);
     if (has_gradient || num_kernels > 0)
       for (Index image = first; image < last; ++image) {
         const T* from = x + image * layer.image();
-        Pack(shape, 1, layer.channels, planes + (image - first) * layer.image_planes(),
+        Pack(shape, 1, layer.channels, images.planes(image - first),
              [&](Index at, Index) { return Gated(layer.has_relu, from + at, Load(from + at)); });
+        images.TransformInputs(image - first);
       }
     for (Index n = 0; n < num_cotangents; ++n) {
       for (Index image = first; image < last; ++image) {
         const T *from = x + image * layer.image(), *own = z + image * layer.output();
         const T* g = cotangents[n] + image * layer.output();
-        T* own_planes = g_planes + (image - first) * layer.output_planes();
+        const bool has_kernel = n >= first_example && n < first_example + num_kernels;
         auto cotangent = [&](Index at, Index feature) {
           if (!layer.is_normalized) return Load(g + at);
           return Load(rate + feature) * (Load(g + at) - Load(centres[n].data() + feature) -
                                          Load(own + at) * Load(along[n].data() + feature));
         };
-        Pack(shape, shape.stride, features, own_planes, cotangent);
+        Pack(shape, shape.stride, features, prepared.planes(image - first), cotangent);
+        if (has_kernel || (n == 0 && has_gradient)) prepared.TransformCotangents(image - first);
         if (n == 0 && has_fisher)
           Sum(shape, features, fisher + image * features, [&](Index at, Index feature) {
             const Vector<T> y = layer.is_normalized
@@ -214,37 +208,35 @@ void Back(ffi::ThreadPool& pool, const Layer& layer, const T* x, const T* kernel
                                     : Load(own + at);
             return y * cotangent(at, feature);
           });
-        if (n >= first_example && n < first_example + num_kernels) {
+        if (has_kernel) {
           T* to = of_examples.get() + ((n - first_example) * batch + image) * num_parameters;
-          KernelGradient(shape, layer.channels, features, 1,
-                         planes + (image - first) * layer.image_planes(), own_planes, to);
+          images.Gradient(prepared, image - first, 1, to);
           if (has_bias) Sum(shape, features, to + layer.kernel(), cotangent);
         }
         if (!has_input) continue;
         T* to = inputs[n] + image * layer.image();
         const T* total = has_totals ? totals[n] + image * layer.image() : nullptr;
-        Convolve(shape, 1, features, layer.channels, own_planes, packed.data(),
+        Convolve(shape, 1, features, layer.channels, prepared.planes(image - first), packed.data(),
                  [&](Index at, Index, Vector<T> sum) {
                    sum = Gated(layer.has_relu, from + at, sum);
                    Store(to + at, total == nullptr ? sum : sum + Load(total + at));
                  });
       }
       if (n == 0 && has_gradient)
-        KernelGradient(shape, layer.channels, features, last - first, planes, g_planes,
-                       partial.get() + group * layer.kernel());
+        images.Gradient(prepared, 0, last - first, partial.get() + group * layer.kernel());
     }
   });
   for (Index n = 0; n < num_kernels; ++n)
     Products(pool, batch, num_parameters, of_examples.get() + n * batch * num_parameters,
              kernels_before + n * batch * batch, kernels + n * batch * batch);
   if (!has_gradient) return;
-  const Index share = kPlane * shape.size * shape.size;  // divides the kernel's size
-  ForAll(pool, layer.kernel() / share, [&](Index part) {
-    for (Index at = part * share; at < (part + 1) * share; ++at) {
-      T sum = 0;
+  const Index share = features * shape.size * shape.size;  // divides the kernel's size
+  ForAll(pool, layer.channels, [&](Index part) {
+    for (Index at = part * share; at < (part + 1) * share; at += kLanes<T>) {
+      Vector<T> sum = {};
       for (Index group = 0; group < num_groups; ++group)
-        sum += partial[group * layer.kernel() + at];
-      gradient[at] = sum;
+        sum += Load(partial.get() + group * layer.kernel() + at);
+      Store(gradient + at, sum);
     }
   });
 }
@@ -261,7 +253,7 @@ void Tangent(ffi::ThreadPool& pool, const Layer& layer, double epsilon, const T*
   T* value = has_total ? more.NextResult() : nullptr;
   const Shape& shape = layer.shape;
   const Index features = layer.features;
-  const auto packed = Packed(kernel, shape.size, layer.channels, features, false);
+  const auto packed = Packed(pool, kernel, layer, false);
   std::vector<T> centre(layer.is_normalized ? shape.batch * features : 0), along(centre.size());
   ForAll(pool, shape.batch, [&](Index image) {
     T* planes = Scratch<T>(0, layer.image_planes());
@@ -349,9 +341,9 @@ void TangentBack(ffi::ThreadPool& pool, const Layer& layer, const T* x, const T*
     });
     for (auto& sums : means) sums = Means(shape, features, sums);
   }
-  const auto by_gradient = Packed(gradient, shape.size, layer.channels, features, false);
+  const auto by_gradient = Packed(pool, gradient, layer, false);
   std::vector<T> packed;
-  if (has_input) packed = Packed(kernel, shape.size, layer.channels, features, true);
+  if (has_input) packed = Packed(pool, kernel, layer, true);
   std::vector<double> products(shape.batch);
   ForAll(pool, shape.batch, [&](Index image) {
     T* planes = Scratch<T>(0, layer.image_planes());

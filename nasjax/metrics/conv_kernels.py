@@ -27,7 +27,13 @@ from nasjax.metrics.conv_rule import ConvBlock, Saved, Tangent
 from nasjax.networks.layers import EPSILON
 
 _SOURCE = Path(__file__).with_suffix(".cc")
-_HEADERS = ("conv_images.h", "cpu_vectors.h", "example_products.h")
+_HEADERS = (
+    "conv_images.h",
+    "convolutions.h",
+    "cpu_vectors.h",
+    "example_products.h",
+    "winograd.h",
+)
 _HANDLERS = ("Forward", "Back", "Tangent", "TangentBack", "Agreement")
 _PLANE = 16
 """Features come in multiples of this; channels are padded to one."""
