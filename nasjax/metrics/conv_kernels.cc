@@ -19,6 +19,7 @@
 #include "convolutions.h"
 #include "cpu_vectors.h"
 #include "example_products.h"
+#include "pooling.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
@@ -467,6 +468,28 @@ ffi::Error AgreementHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   });
 }
 
+// Pools of several arrays of one shape. Arguments: those but the first, then totals for all or
+// nothing. Results: one of each.
+ffi::Error PoolHandler(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs args,
+                       ffi::RemainingRets rets, bool is_transposed, bool has_totals) {
+  return OfType(x, [&](auto zero) {
+    using T = decltype(zero);
+    const auto sizes = x.dimensions();
+    const Index image = sizes[1] * sizes[2] * sizes[3], count = rets.size();
+    Arguments<T> more(args, rets);
+    std::vector<const T*> images{x.typed_data<T>()}, totals;
+    std::vector<T*> results;
+    for (Index n = 1; n < count; ++n) images.push_back(more.Next());
+    for (Index n = 0; has_totals && n < count; ++n) totals.push_back(more.Next());
+    for (Index n = 0; n < count; ++n) results.push_back(more.NextResult());
+    ForAll(pool, count * sizes[0], [&](Index index) {
+      const Index n = index / sizes[0], at = index % sizes[0] * image;
+      Pool(sizes[1], sizes[2], sizes[3], is_transposed, images[n] + at,
+           has_totals ? totals[n] + at : nullptr, results[n] + at);
+    });
+  });
+}
+
 auto Bound() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::ThreadPool>()
@@ -498,6 +521,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(NasjaxTangent, TangentHandler,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     NasjaxTangentBack, TangentBackHandler,
     Bound().Attr<bool>("has_tangent").Attr<bool>("has_input").Attr<bool>("has_total"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(NasjaxPool, PoolHandler,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<bool>("is_transposed")
+                                  .Attr<bool>("has_totals"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(NasjaxAgreement, AgreementHandler,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()

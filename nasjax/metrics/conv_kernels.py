@@ -24,6 +24,7 @@ import jaxlib
 from jax import Array
 
 from nasjax.metrics.conv_rule import ConvBlock, Saved, Tangent
+from nasjax.networks import pooling
 from nasjax.networks.layers import EPSILON
 
 _SOURCE = Path(__file__).with_suffix(".cc")
@@ -32,9 +33,10 @@ _HEADERS = (
     "convolutions.h",
     "cpu_vectors.h",
     "example_products.h",
+    "pooling.h",
     "winograd.h",
 )
-_HANDLERS = ("Forward", "Back", "Tangent", "TangentBack", "Agreement")
+_HANDLERS = ("Forward", "Back", "Tangent", "TangentBack", "Agreement", "Pool")
 _PLANE = 16
 """Features come in multiples of this; channels are padded to one."""
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
@@ -329,3 +331,30 @@ def agreement(x: Array, total: Array, count: float) -> Array:
       The sum, ``[batch, batch]``.
     """
     return jax.ffi.ffi_call("nasjax_Agreement", _like(total))(x, total, weight=float(count))
+
+
+def avg_pool_3x3(x: Array) -> Array:
+    """``networks.pooling.avg_pool_3x3``; steps of plans that have it are computed by ``pooled``."""
+    return pooled((x,), None, is_transposed=False)[0]
+
+
+def pooled(
+    images: Sequence[Array], totals: Sequence[Array] | None, *, is_transposed: bool
+) -> tuple[Array, ...]:
+    """The pool of several arrays, or its transpose.
+
+    Args:
+      images: ``[batch, height, width, channels]`` each.
+      totals: what the results are added to, or None.
+      is_transposed: whether cotangents go back.
+
+    Returns:
+      An array for each.
+    """
+    if images[0].shape[-1] % _PLANE:
+        apply = pooling.avg_pool_3x3_transposed if is_transposed else pooling.avg_pool_3x3
+        found = tuple(map(apply, images))
+        return found if totals is None else tuple(map(jnp.add, totals, found))
+    call = jax.ffi.ffi_call("nasjax_Pool", [_like(x) for x in images])
+    arguments = (*images, *(totals or ()))
+    return tuple(call(*arguments, is_transposed=is_transposed, has_totals=totals is not None))

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from nasjax.metrics import conv_kernels
 from nasjax.metrics.conv_rule import ConvBlock
 from nasjax.networks import LayerConfig
+from nasjax.networks.pooling import avg_pool_3x3
 
 IMAGES = 0
 """The number of the value that is the batch of images."""
@@ -51,13 +53,16 @@ class Plan(NamedTuple):
 
 
 def native_plan(plan: Plan) -> Plan:
-    """The same with convolutions by ``conv_kernels``, of blocks that it serves."""
-    return plan._replace(
-        steps=tuple(
-            step._replace(block=step.block._replace(is_native=True)) if step.block else step
-            for step in plan.steps
-        )
-    )
+    """The same with convolutions by ``conv_kernels``, of blocks that it serves, and mean pools."""
+
+    def native(step):
+        if step.block is not None:
+            return step._replace(block=step.block._replace(is_native=True))
+        if step.operation is avg_pool_3x3:
+            return step._replace(operation=conv_kernels.avg_pool_3x3)
+        return step
+
+    return plan._replace(steps=tuple(map(native, plan.steps)))
 
 
 def same(x: Array) -> Array:

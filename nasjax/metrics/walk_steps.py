@@ -88,12 +88,21 @@ def affine(params, x, total):
 
 @partial(jax.jit, static_argnums=0)
 def _plain_added(operation, x, total):
+    if operation is native.avg_pool_3x3:
+        return _pooled(x, total, is_transposed=False)
     return _sum(total, operation(x))
 
 
 def plain(operation, x, total):
     """An operation without parameters, added to ``total``."""
     return x if _is_same(operation, total) else _plain_added(operation, x, total)
+
+
+def _pooled(x, total, *, is_transposed):
+    """Native pools of one array or several, added to ``total``."""
+    leaves, structure = jax.tree.flatten(x)
+    totals = None if total is None else jax.tree.leaves(total)
+    return structure.unflatten(native.pooled(leaves, totals, is_transposed=is_transposed))
 
 
 def _is_same(operation: Callable, total: Array | None) -> bool:
@@ -206,6 +215,8 @@ _TRANSPOSES = {avg_pool_3x3: avg_pool_3x3_transposed}
 
 @partial(jax.jit, static_argnums=0)
 def _plain_back_added(operation, x, g, total):
+    if operation is native.avg_pool_3x3:
+        return _pooled(g, total, is_transposed=True)
     back = _TRANSPOSES.get(operation) or (lambda one: jax.vjp(operation, x)[1](one)[0])
     return _sum(total, jax.tree.map(back, g))
 
@@ -271,6 +282,8 @@ def scaled(params, moved, total):
 
 @partial(jax.jit, static_argnums=0)
 def _plain_tangent_added(operation, x, moved, total):
+    if operation is native.avg_pool_3x3:  # linear
+        return _pooled(moved, total, is_transposed=False)
     return _sum(total, jax.jvp(operation, (x,), (moved,))[1])
 
 
@@ -329,6 +342,8 @@ def conv_flow(block, params, flow, logarithm, total):
 @partial(jax.jit, static_argnums=0)
 def plain_flow(operation, flow, total):
     """The same behind an operation without parameters."""
+    if operation is native.avg_pool_3x3:
+        return _pooled(flow, total, is_transposed=False)
     return _sum(total, jnp.concatenate(jax.jvp(operation, (flow[:1],), (flow[1:],))))
 
 
