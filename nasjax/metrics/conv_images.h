@@ -161,6 +161,13 @@ std::vector<T> Means(const Shape& shape, Index features, const std::vector<T>& s
   return means;
 }
 
+// What a convolution reads; what is not a number stays so, as it is to be seen in the outputs.
+template <typename T>
+inline Vector<T> Hidden(bool has_relu, const T* from) {
+  const Vector<T> value = Load(from);
+  return !has_relu ? value : (value <= Vector<T>{} ? Vector<T>{} : value);
+}
+
 // Where the gate is positive, the value; else zero. Without a gate, the value.
 template <typename T>
 inline Vector<T> Gated(bool has_relu, const T* gate, Vector<T> value) {

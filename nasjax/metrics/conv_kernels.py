@@ -29,6 +29,8 @@ from nasjax.networks.layers import EPSILON
 
 _SOURCE = Path(__file__).with_suffix(".cc")
 _HEADERS = (
+    "block_tangents.h",
+    "blocks.h",
     "conv_images.h",
     "convolutions.h",
     "cpu_vectors.h",

@@ -77,4 +77,18 @@ T* Scratch(int slot, Index size) {
   return slots[slot].data();
 }
 
+// Arguments and results of a handler beyond those that it names, one after the other.
+template <typename T>
+class Arguments {
+ public:
+  Arguments(ffi::RemainingArgs args, ffi::RemainingRets rets) : args_(args), rets_(rets) {}
+  const T* Next() { return args_.get<ffi::AnyBuffer>(arg_++)->template typed_data<T>(); }
+  T* NextResult() { return (*rets_.get<ffi::AnyBuffer>(ret_++))->template typed_data<T>(); }
+
+ private:
+  ffi::RemainingArgs args_;
+  ffi::RemainingRets rets_;
+  size_t arg_ = 0, ret_ = 0;
+};
+
 }  // namespace

@@ -15,6 +15,7 @@ from nasjax.errors import InputError
 from nasjax.metrics import conv_kernels, space_scorer
 from nasjax.metrics import walk_steps as steps
 from nasjax.metrics.conv_rule import ConvBlock
+from nasjax.networks import pooling
 from nasjax.spaces import get_space
 
 needs_kernels = pytest.mark.skipif(
@@ -155,6 +156,32 @@ def test_a_batch_that_is_no_multiple_of_anything():
     bits = np.asarray(x > 0).reshape(7, -1)
     expected = 1 + 2 * (bits[:, None] == bits[None]).sum(-1)
     np.testing.assert_array_equal(agreements, expected)
+
+
+@needs_kernels
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("pixels", [(1, 4), (5, 7)])
+def test_pools_are_those_of_the_networks(pixels):
+    x, other = _normal(0, 3, *pixels, 32), _normal(1, 3, *pixels, 32)
+    expected, back = jax.vjp(pooling.avg_pool_3x3, x)
+    totals = (other, x)
+    found = conv_kernels.pooled((x, 2 * x), totals, is_transposed=False)
+    _agree(found, (expected + other, 2 * expected + x), 1e-14)
+    found = conv_kernels.pooled((other,), None, is_transposed=True)
+    _agree((*found, pooling.avg_pool_3x3_transposed(other)), back(other) * 2, 1e-14)
+    found = conv_kernels.pooled((x[..., :3],), (other[..., :3],), is_transposed=False)
+    _agree(found, ((expected + other)[..., :3],), 1e-14)
+
+
+@needs_kernels
+@pytest.mark.parametrize("is_normalized", [True, False])
+def test_what_is_not_a_number_is_not_hidden(is_normalized):
+    block = ConvBlock(is_normalized=is_normalized, is_native=True)
+    x, params = _normal(0, 2, 4, 4, 16, dtype=jnp.float32), {"kernel": jnp.ones((3, 3, 16, 16))}
+    z = steps.conv(block, params, x.at[0, 1, 1, 3].set(jnp.nan), None)[1].z
+    assert jnp.isnan(z[0, 1, 1]).all()
+    z = steps.conv(block, params, x.at[0, 1, 1, 3].set(jnp.inf), None)[1].z
+    assert not jnp.isfinite(z[0, 1, 1]).any()
 
 
 def test_other_blocks_are_left_to_xla():
