@@ -16,7 +16,8 @@ import numpy as np
 from nasjax.data.base import arrays_sha256
 from nasjax.errors import InputError, unknown_name
 from nasjax.evaluation import Nasbench201Table
-from nasjax.metrics import ENGINES, METRICS, Scores, space_scorer
+from nasjax.metrics import ENGINES, METRICS, Scores, conv_kernels, space_scorer
+from nasjax.metrics.plans import PLANS
 from nasjax.metrics.scorer import engine_shares
 from nasjax.networks import LayerConfig
 from nasjax.runs.batch import Batch, load_batch
@@ -24,7 +25,7 @@ from nasjax.runs.folder import SharedFolder, open_shared_folder, run_name
 from nasjax.runs.nasi import OnStepFn, versions
 from nasjax.runs.options import check_layers, check_number, check_seed
 from nasjax.runs.processes import Process
-from nasjax.runs.score_record import Recorded, ScoreRecord, Unit
+from nasjax.runs.score_record import Recorded, ScoreRecord, Unit, lacking
 from nasjax.runs.score_request import Request
 from nasjax.runs.score_table import Row, as_csv, as_parquet, correlations, failed, table_rows
 from nasjax.spaces import Space, get_space, mlp_space
@@ -213,7 +214,7 @@ def run_score(
     ``scores.parquet`` and ``metadata.json`` follow at the end. A run that was stopped at any moment
     goes on where it was, to the same table bit for bit on the same machine and versions. The record
     keeps every score that was made with these settings: another request to the same folder scores
-    what is new to it, and the table becomes that of the last request.
+    what is new to it, by architecture and metric, and the table becomes that of the last request.
 
     Equivalent architectures (of one canonical form) are scored once, as their canonical form.
     Weights are drawn once a seed and shared by edge; in NAS-Bench-101 and 1Shot1, where widths
@@ -260,22 +261,26 @@ def run_score(
         with folder.alone():
             folder.check_settings(
                 {
-                    **dataclasses.asdict(settings),
-                    "engines": list(engines),  # of which the last bits are
+                    **_settings_of_record(settings),
                     "data_provenance": batch.provenance,
                     "versions": versions(),
                 }
             )
-        record = ScoreRecord(folder, settings.metrics, process.id)
+        record = ScoreRecord(folder, process.id)
         canonicals, classes = _classes(space, request.genotypes)
         units = [Unit(text, seed) for text in classes for seed in settings.seeds]
         texts = list(classes)[process.id :: process.count]
         own = [Unit(text, seed) for text in texts for seed in settings.seeds]
         num_run = _score_units(
-            _scorer(settings, space, batch), classes, own, record, on_step or (lambda *_: None)
+            _scorer(settings, space, batch),
+            classes,
+            own,
+            settings.metrics,
+            record,
+            on_step or (lambda *_: None),
         )
         found = record.read()
-        num_missing = sum(unit not in found for unit in units)
+        num_missing = sum(bool(lacking(found.get(unit), settings.metrics)) for unit in units)
         if num_missing:
             return ScoreRun([], {}, num_run, num_missing)
         rows = table_rows(
@@ -291,6 +296,19 @@ def run_score(
         with folder.alone():
             _export(folder, rows, metadata)
     return ScoreRun(rows, metadata, num_run, 0)
+
+
+def _settings_of_record(settings: ScoreSettings) -> dict[str, Any]:
+    """What all scores of a folder share: not their metrics, to which others may be added."""
+    shared = dataclasses.asdict(settings)
+    del shared["metrics"]
+    is_native = (
+        settings.engine in ("auto", "native")
+        and settings.space in PLANS
+        and conv_kernels.why_not() is None
+    )
+    # The last bits are those of the kernels.
+    return {**shared, "kernels": "native" if is_native else "XLA"}
 
 
 def _batch(settings: ScoreSettings) -> Batch:
@@ -321,16 +339,16 @@ def _classes(space: Space, genotypes) -> tuple[list[str], dict[str, np.ndarray]]
 
 def _scorer(
     settings: ScoreSettings, space: Space, batch: Batch
-) -> Callable[[jax.Device, np.ndarray, int], Scores]:
+) -> Callable[[jax.Device, np.ndarray, int, tuple[str, ...]], Scores]:
     x, y = np.asarray(batch.x), np.asarray(batch.y)
 
     @functools.cache
-    def of(device, seed):
+    def of(device, seed, metrics):
         return space_scorer(
             space,
             x,
             y,
-            settings.metrics,
+            metrics,
             seed=seed,
             network=settings.network(batch.num_classes),
             coupling=settings.coupling,
@@ -338,24 +356,27 @@ def _scorer(
             engine=settings.engine,
         )
 
-    def score(device, genotype, seed):
+    def score(device, genotype, seed, metrics):
         with jax.default_device(device):
-            return of(device, seed)(genotype)
+            return of(device, seed, metrics)(genotype)
 
     return score
 
 
-def _score_units(score, classes, units: Sequence[Unit], record: ScoreRecord, on_step) -> int:
+def _score_units(
+    score, classes, units: Sequence[Unit], metrics: Sequence[str], record: ScoreRecord, on_step
+) -> int:
     """Scores and records what has not been; returns how many units."""
     done = record.read()
-    remaining = [unit for unit in units if unit not in done]
+    missing = {unit: lacking(done.get(unit), metrics) for unit in units}
+    remaining = [unit for unit in units if missing[unit]]
     num_done = len(units) - len(remaining)
     if not remaining:
         return 0
 
     def timed(device, unit):
         start = time.perf_counter()
-        scores = score(device, classes[unit.architecture], unit.seed)
+        scores = score(device, classes[unit.architecture], unit.seed, missing[unit])
         return Recorded(scores, time.perf_counter() - start)
 
     on_step("scores", num_done, len(units), {})

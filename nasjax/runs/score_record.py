@@ -40,33 +40,32 @@ class ScoreRecord:
     """The records of all processes in a folder, of which this process extends its own.
 
     A run stopped at any moment loses the network under way and no other: a line is on disk before
-    the next network begins, and an unfinished last line is dropped.
+    the next network begins, and an unfinished last line is dropped. Metrics that are asked for
+    later have lines of their own.
     """
 
-    def __init__(self, folder: SharedFolder, metrics: Sequence[str], process_id: int):
+    def __init__(self, folder: SharedFolder, process_id: int):
         """Takes an open folder.
 
         Args:
           folder: of the run.
-          metrics: that every line holds.
           process_id: of this process.
         """
         self._folder = folder
-        self._metrics = tuple(metrics)
         self._own = f"record-{process_id}.jsonl"
 
     def read(self) -> dict[Unit, Recorded]:
-        """What all processes have scored up to now.
+        """What all processes have scored up to now; of a metric scored twice, the first value.
 
         Raises:
-          InputError: if a line is damaged, or of a run with other metrics.
+          InputError: if a line is damaged.
         """
         found = {}
         for path in sorted(self._folder.path.glob("record-*.jsonl")):
             lines = self._folder.read_lines(path.name, is_own=path.name == self._own)
             for number, line in enumerate(lines, 1):
                 unit, recorded = self._parse(f"line {number} of {path.name}", line)
-                found.setdefault(unit, recorded)
+                found[unit] = _merged(found[unit], recorded) if unit in found else recorded
         return found
 
     def append(self, unit: Unit, recorded: Recorded) -> None:
@@ -97,10 +96,21 @@ class ScoreRecord:
                 f"--out {self._folder.path}: {where} must be a score, got none "
                 f"({type(error).__name__}: {error}). Remove that line, or give another folder."
             ) from error
-        if set(values) != set(self._metrics):
-            raise InputError(
-                f"--out {self._folder.path}: {where} must hold the metrics "
-                f"{', '.join(self._metrics)}, got {', '.join(values)}. It is of another run: "
-                "remove the line, or give another folder."
-            )
         return unit, recorded
+
+
+def lacking(recorded: Recorded | None, metrics: Sequence[str]) -> tuple[str, ...]:
+    """Those of the metrics that a unit has not been scored by."""
+    values = {} if recorded is None else recorded.scores.values
+    return tuple(name for name in metrics if name not in values)
+
+
+def _merged(first: Recorded, other: Recorded) -> Recorded:
+    """Scores of one unit by other metrics; what the first has stands."""
+    added = lacking(first, tuple(other.scores.values))
+    if not added:
+        return first
+    parts = []
+    for ours, theirs in zip(first.scores, other.scores, strict=True):
+        parts.append(ours | {name: theirs[name] for name in added if name in theirs})
+    return Recorded(Scores(*parts), first.seconds + other.seconds)
