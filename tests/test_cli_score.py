@@ -12,7 +12,7 @@ from torch_weights_files import write_files
 from typer.main import get_command
 
 from nasjax import cli, cli_common
-from nasjax.metrics import ENGINES
+from nasjax.metrics import ENGINES, conv_kernels
 from nasjax.runs import SCORE_DEFAULTS, ScoreSettings
 from nasjax.runs import score as score_module
 from nasjax.runs.score import DEFAULT_METRICS
@@ -30,6 +30,7 @@ def run(monkeypatch, capfd, tmp_path, wide_console):
     """Runs the command line in an empty folder, scores made up: ``(code, stdout, stderr)``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(score_module, "space_scorer", made_up_scorer)
+    monkeypatch.setattr(conv_kernels, "why_not", lambda: None)
     monkeypatch.delenv(cli_common.DATA_VARIABLE, raising=False)
 
     def call(*arguments):
@@ -84,6 +85,27 @@ def test_it_prints_a_summary_and_writes_a_table(run, tmp_path):
     code, out, _ = run(*TINY, "--num-architectures", 9, *options, "--seed", 3)
     assert code == 0
     assert "scored before, nothing was run again" in out
+
+
+def test_what_computed_the_scores_is_told(run, tmp_path, monkeypatch):
+    cell = (*TINY, "--arch", CELL, "--metrics", "naswot")
+    code, out, err = run(*cell, "--out", "native")
+    assert (code, err) == (0, "")
+    assert re.search("1 network in .*, by native\n", out)
+    metadata = json.loads((tmp_path / "native" / "metadata.json").read_text())
+    assert metadata["engines"] == {"native": ["outputs", "activations"]}
+    monkeypatch.setattr(conv_kernels, "why_not", lambda: "there is no compiler")
+    code, out, err = run(*cell, "--out", "xla")
+    assert ", by walk\n" in out
+    assert err.endswith("half the speed of nasjax's kernels for CPUs: there is no compiler.\n")
+    code, out, err = run(*cell, "--out", "walk", "--engine", "walk")
+    assert (code, err) == (0, "")
+    code, out, err = run(*cell, "--out", "native")
+    assert code == 2
+    assert "kernels: there native, here XLA" in err
+    code, out, err = run(*cell, "--out", "new", "--engine", "native")
+    assert code == 2
+    assert "--engine: no 'native' kernels: there is no compiler. Use 'auto' or 'walk'." in err
 
 
 def test_bad_lines_are_reported_and_the_rest_is_scored(run, tmp_path):
