@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "cpu_vectors.h"
@@ -12,42 +11,47 @@
 namespace {
 
 // The inner products of rows [batch, size] with each other, added to `before`, [batch, batch].
-// Sums are of vectors over kColumns columns, then of doubles.
+// Sums are of vectors over kColumns columns, then of doubles: as many as fit into 32 MiB or are
+// needed, in parts that threads share, as they do blocks of rows.
 template <typename T>
 void Products(ffi::ThreadPool& pool, Index batch, Index size, const T* rows, const T* before,
               T* after) {
-  constexpr Index kColumns = 1024, kTile = kAccumulators == 16 ? 4 : 2;
-  const Index num_parts = (size + kColumns - 1) / kColumns;
-  std::unique_ptr<double[]> parts(new double[num_parts * batch * batch]);
-  ForAll(pool, num_parts, [&](Index part) {
-    const Index first = part * kColumns, last = std::min(size, first + kColumns);
-    double* own = parts.get() + part * batch * batch;
-    for (Index one = 0; one < batch; one += kTile)
-      for (Index other = 0; other <= one; other += kTile) {
-        Vector<T> sums[kTile][kTile] = {};
-        const T *a[kTile], *b[kTile];
-        for (Index n = 0; n < kTile; ++n) {  // at the edge, a row takes the place of another
-          a[n] = rows + std::min(one + n, batch - 1) * size;
-          b[n] = rows + std::min(other + n, batch - 1) * size;
-        }
-        Index at = first;
-        for (; at + kLanes<T> <= last; at += kLanes<T>) {
-          Vector<T> values[kTile];
-          for (Index m = 0; m < kTile; ++m) values[m] = Load(b[m] + at);
-#pragma GCC unroll 4
-          for (Index n = 0; n < kTile; ++n)
-#pragma GCC unroll 4
-            for (Index m = 0; m < kTile; ++m) sums[n][m] += Load(a[n] + at) * values[m];
-        }
-        for (Index n = 0; n < kTile && one + n < batch; ++n)
-          for (Index m = 0; m < kTile && other + m < batch; ++m) {
-            double sum = 0;
-            for (Index lane = 0; lane < kLanes<T>; ++lane) sum += sums[n][m][lane];
-            for (Index rest = at; rest < last; ++rest)
-              sum += static_cast<double>(a[n][rest]) * b[m][rest];
-            own[(one + n) * batch + other + m] = sum;
+  constexpr Index kColumns = 1024, kRows = 64, kTile = kAccumulators == 16 ? 4 : 2;
+  const Index num_columns = (size + kColumns - 1) / kColumns;
+  const Index num_blocks = (batch + kRows - 1) / kRows;
+  const Index num_parts = std::clamp<Index>((Index{1} << 22) / (batch * batch), 1, num_columns);
+  std::vector<double> parts(num_parts * batch * batch);
+  ForAll(pool, num_parts * num_blocks, [&](Index index) {
+    const Index part = index % num_parts, begin = index / num_parts * kRows;
+    double* own = parts.data() + part * batch * batch;
+    for (Index column = part; column < num_columns; column += num_parts)
+      for (Index one = begin; one < std::min(batch, begin + kRows); one += kTile)
+        for (Index other = 0; other <= one; other += kTile) {
+          const Index first = column * kColumns, last = std::min(size, first + kColumns);
+          Vector<T> sums[kTile][kTile] = {};
+          const T *a[kTile], *b[kTile];
+          for (Index n = 0; n < kTile; ++n) {  // at the edge, a row takes the place of another
+            a[n] = rows + std::min(one + n, batch - 1) * size;
+            b[n] = rows + std::min(other + n, batch - 1) * size;
           }
-      }
+          Index at = first;
+          for (; at + kLanes<T> <= last; at += kLanes<T>) {
+            Vector<T> values[kTile];
+            for (Index m = 0; m < kTile; ++m) values[m] = Load(b[m] + at);
+#pragma GCC unroll 4
+            for (Index n = 0; n < kTile; ++n)
+#pragma GCC unroll 4
+              for (Index m = 0; m < kTile; ++m) sums[n][m] += Load(a[n] + at) * values[m];
+          }
+          for (Index n = 0; n < kTile && one + n < batch; ++n)
+            for (Index m = 0; m < kTile && other + m < batch; ++m) {
+              double sum = 0;
+              for (Index lane = 0; lane < kLanes<T>; ++lane) sum += sums[n][m][lane];
+              for (Index rest = at; rest < last; ++rest)
+                sum += static_cast<double>(a[n][rest]) * b[m][rest];
+              own[(one + n) * batch + other + m] += sum;
+            }
+        }
   });
   for (Index one = 0; one < batch; ++one)
     for (Index other = 0; other <= one; ++other) {

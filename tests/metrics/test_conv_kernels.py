@@ -160,6 +160,20 @@ def test_a_batch_that_is_no_multiple_of_anything():
 
 @needs_kernels
 @pytest.mark.usefixtures("float64")
+def test_kernels_of_many_examples():
+    block, batch = ConvBlock(has_relu=False, is_normalized=False, is_native=True), 70
+    x, g, params = _normal(0, batch, 2, 2, 16), _normal(1, batch, 2, 2, 80), {}
+    params["kernel"] = _normal(2, 1, 1, 16, 80)  # more columns than are summed at once
+    saved = conv_kernels.forward(block, params, x, None)[1]
+    given = {"has_gradient": False, "has_fisher": False, "first_example": 0, "has_input": False}
+    before = jnp.ones((1, batch, batch))
+    kernels = conv_kernels.back(block, params, x, saved, (g,), None, before, **given)[1]
+    gradients = jnp.einsum("bhwc,bhwf->bcf", x, g).reshape(batch, -1)
+    _agree(kernels[0], 1 + gradients @ gradients.T, 1e-13)
+
+
+@needs_kernels
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("pixels", [(1, 4), (5, 7)])
 def test_pools_are_those_of_the_networks(pixels):
     x, other = _normal(0, 3, *pixels, 32), _normal(1, 3, *pixels, 32)
