@@ -133,37 +133,34 @@ void Back(ffi::ThreadPool& pool, const Layer& layer, const T* x, const T* kernel
   std::vector<T> packed;
   if (has_input) packed = Packed(pool, kernel, layer, true);
   // Images of a group lie in a core's cache together.
-  const Index at_once =
-      std::clamp<Index>((Index{1} << 17) / (Prepared<T>::Size(shape, layer.channels) +
-                                            Prepared<T>::Size(shape, features)),
-                        1, 4);
+  const Index at_once = std::clamp<Index>(
+      (Index{1} << 16) / std::max(layer.image_planes(), layer.output_planes()), 1, 4);
   const Index num_groups = (batch + at_once - 1) / at_once;
   std::unique_ptr<T[]> partial(new T[has_gradient ? num_groups * layer.kernel() : 0]);
   const Index num_parameters = layer.kernel() + (has_bias ? features : 0);
   std::unique_ptr<T[]> of_examples(new T[num_kernels * batch * num_parameters]);
   ForAll(pool, num_groups, [&](Index group) {
-    const Prepared<T> images(shape, layer.channels, at_once, 0);
-    const Prepared<T> prepared(shape, features, at_once, 2);
+    T* images = Scratch<T>(0, at_once * layer.image_planes());
+    T* g_planes = Scratch<T>(1, at_once * layer.output_planes());
     const Index first = group * at_once, last = std::min(batch, first + at_once);
     if (has_gradient || num_kernels > 0)
       for (Index image = first; image < last; ++image) {
         const T* from = x + image * layer.image();
-        Pack(shape, 1, layer.channels, images.planes(image - first),
+        Pack(shape, 1, layer.channels, images + (image - first) * layer.image_planes(),
              [&](Index at, Index) { return Hidden(layer.has_relu, from + at); });
-        images.TransformInputs(image - first);
       }
     for (Index n = 0; n < num_cotangents; ++n) {
       for (Index image = first; image < last; ++image) {
         const T *from = x + image * layer.image(), *own = z + image * layer.output();
         const T* g = cotangents[n] + image * layer.output();
+        T* own_planes = g_planes + (image - first) * layer.output_planes();
         const bool has_kernel = n >= first_example && n < first_example + num_kernels;
         auto cotangent = [&](Index at, Index feature) {
           if (!layer.is_normalized) return Load(g + at);
           return Load(rate + feature) * (Load(g + at) - Load(centres[n].data() + feature) -
                                          Load(own + at) * Load(along[n].data() + feature));
         };
-        Pack(shape, shape.stride, features, prepared.planes(image - first), cotangent);
-        if (has_kernel || (n == 0 && has_gradient)) prepared.TransformCotangents(image - first);
+        Pack(shape, shape.stride, features, own_planes, cotangent);
         if (n == 0 && has_fisher)
           Sum(shape, features, fisher + image * features, [&](Index at, Index feature) {
             const Vector<T> y = layer.is_normalized
@@ -173,20 +170,20 @@ void Back(ffi::ThreadPool& pool, const Layer& layer, const T* x, const T* kernel
           });
         if (has_kernel) {
           T* to = of_examples.get() + ((n - first_example) * batch + image) * num_parameters;
-          images.Gradient(prepared, image - first, 1, to);
+          Gradient(layer, 1, images + (image - first) * layer.image_planes(), own_planes, to);
           if (has_bias) Sum(shape, features, to + layer.kernel(), cotangent);
         }
         if (!has_input) continue;
         T* to = inputs[n] + image * layer.image();
         const T* total = has_totals ? totals[n] + image * layer.image() : nullptr;
-        Convolve(shape, 1, features, layer.channels, prepared.planes(image - first), packed.data(),
+        Convolve(shape, 1, features, layer.channels, own_planes, packed.data(),
                  [&](Index at, Index, Vector<T> sum) {
                    sum = Gated(layer.has_relu, from + at, sum);
                    Store(to + at, total == nullptr ? sum : sum + Load(total + at));
                  });
       }
       if (n == 0 && has_gradient)
-        images.Gradient(prepared, 0, last - first, partial.get() + group * layer.kernel());
+        Gradient(layer, last - first, images, g_planes, partial.get() + group * layer.kernel());
     }
   });
   for (Index n = 0; n < num_kernels; ++n)

@@ -59,54 +59,14 @@ void Convolve(const Shape& shape, Index stride, Index channels, Index features, 
     ConvolveSized<T, 3, 2>(shape, channels, features, planes, kernel, use);
 }
 
-// Images or cotangents as `Gradient` reads them: their planes, or those in tiles.
+// The kernel's gradient of some images, from their planes and those of a cotangent, one image
+// after the other.
 template <typename T>
-class Prepared {
- public:
-  // `slot` and the next one are of `Scratch`.
-  Prepared(const Shape& shape, Index channels, Index num_images, int slot)
-      : shape_(shape),
-        channels_(channels),
-        has_tiles_(HasTiles(shape.size, shape.stride)),
-        planes_(Scratch<T>(slot, num_images * channels / kPlane * shape.plane())),
-        tiles_(has_tiles_ ? Scratch<T>(slot + 1, num_images * tiles_size()) : nullptr) {}
-
-  // How many numbers an image takes.
-  static Index Size(const Shape& shape, Index channels) {
-    const Index positions = HasTiles(shape.size, shape.stride) ? kPositions : 0;
-    return channels / kPlane * shape.plane() + positions * Tiles(shape).count * channels;
-  }
-  T* planes(Index image) const { return planes_ + image * channels_ / kPlane * shape_.plane(); }
-  void TransformInputs(Index image) const {
-    if (has_tiles_) TransformAll(shape_, channels_, planes(image), tiles(image), Inputs);
-  }
-  void TransformCotangents(Index image) const {
-    if (has_tiles_) TransformAll(shape_, channels_, planes(image), tiles(image), Cotangents);
-  }
-  // The kernel's gradient of some images with the cotangents of the same.
-  void Gradient(const Prepared& cotangents, Index first, Index count, T* gradient) const {
-    if (has_tiles_)
-      TileGradient(shape_, channels_, cotangents.channels_, count, tiles(first),
-                   cotangents.tiles(first), gradient);
-    else
-      KernelGradient(shape_, channels_, cotangents.channels_, count, planes(first),
-                     cotangents.planes(first), gradient);
-  }
-
- private:
-  static void Inputs(const T* from, Index row, T* to, Index step) {
-    ::TransformInputs(from, row, to, step);
-  }
-  static void Cotangents(const T* from, Index row, T* to, Index step) {
-    ::TransformCotangents(from, row, to, step);
-  }
-  Index tiles_size() const { return kPositions * Tiles(shape_).count * channels_; }
-  T* tiles(Index image) const { return tiles_ + image * tiles_size(); }
-
-  const Shape shape_;
-  const Index channels_;
-  const bool has_tiles_;
-  T *const planes_, *const tiles_;
-};
+void Gradient(const Layer& layer, Index num_images, const T* images, const T* cotangents,
+              T* gradient) {
+  const auto compute =
+      HasTiles(layer.shape.size, layer.shape.stride) ? TileGradient<T> : KernelGradient<T>;
+  compute(layer.shape, layer.channels, layer.features, num_images, images, cotangents, gradient);
+}
 
 }  // namespace

@@ -72,7 +72,7 @@ void ForAll(ffi::ThreadPool& pool, Index count, Work work) {
 // Memory of this thread, kept between calls; a slot for every array that is in use at once.
 template <typename T>
 T* Scratch(int slot, Index size) {
-  thread_local std::vector<T> slots[9];
+  thread_local std::vector<T> slots[7];
   if (static_cast<Index>(slots[slot].size()) < size) slots[slot].resize(size);
   return slots[slot].data();
 }

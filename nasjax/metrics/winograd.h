@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -110,33 +111,24 @@ inline void TransformCotangents(const T* from, Index row, T* to, Index step) {
   }
 }
 
-// All tiles of an image's planes: [planes, positions, tiles, 16].
-template <typename T, typename Transform>
-void TransformAll(const Shape& shape, Index channels, const T* planes, T* to, Transform transform) {
-  const Tiles tiles(shape);
-  for (Index plane = 0; plane < channels / kPlane; ++plane)
-    for (Index tile = 0; tile < tiles.count; ++tile)
-      transform(planes + plane * shape.plane() + tiles.At(tile), tiles.row,
-                to + (plane * kPositions * tiles.count + tile) * kPlane, tiles.count * kPlane);
-}
-
 // Some tiles convolved by a transformed kernel: `use` as in `Convolve`.
 template <typename T, int kTiles, typename Use>
 void ConvolveTiles(const Shape& shape, Index channels, Index features, const T* planes,
                    const T* kernel, Index first, Use use) {
   const Tiles tiles(shape);
   const Shape flat{1, 1, kTiles, 1, 1};
-  T* inputs = Scratch<T>(4, kPositions * channels * kTiles);
+  const Index step = channels * kTiles + kPlane;  // as in `TileGradient`
+  T* inputs = Scratch<T>(4, kPositions * step);
   T* products = Scratch<T>(5, kPositions * kPlane * kTiles);
   for (; first + kTiles <= tiles.count; first += kTiles) {
     for (Index plane = 0; plane < channels / kPlane; ++plane)
       for (Index tile = 0; tile < kTiles; ++tile)
         TransformInputs(planes + plane * shape.plane() + tiles.At(first + tile), tiles.row,
-                        inputs + (plane * kTiles + tile) * kPlane, channels * kTiles);
+                        inputs + (plane * kTiles + tile) * kPlane, step);
     for (Index plane = 0; plane < features; plane += kPlane) {
       for (Index position = 0; position < kPositions; ++position)
         ConvolvePixels<T, 1, 1, kTiles>(
-            flat, channels, inputs + position * channels * kTiles,
+            flat, channels, inputs + position * step,
             kernel + (plane * kPositions + position * kPlane) * channels,
             [&](Index tile, Index n, Vector<T> sum) {
               Store(products + (position * kTiles + tile) * kPlane + n, sum);
@@ -160,37 +152,62 @@ void ConvolveTiles(const Shape& shape, Index channels, Index features, const T* 
     ConvolveTiles<T, kTiles / 2>(shape, channels, features, planes, kernel, first, use);
 }
 
-// The kernel's gradient from transformed images and cotangents of `TransformAll`.
+// The kernel's gradient of some images, from their planes and those of a cotangent, a few tiles
+// after the others.
 template <typename T>
 void TileGradient(const Shape& shape, Index channels, Index features, Index num_images,
                   const T* images, const T* cotangents, T* gradient) {
   constexpr int kRows = kAccumulators / kVectors<T>;
-  const Index position_size = Tiles(shape).count * kPlane, plane_size = kPositions * position_size;
-  T* products = Scratch<T>(8, kPositions * kPlane * kPlane);
-  for (Index to = 0; to < features; to += kPlane)
-    for (Index from = 0; from < channels; from += kPlane) {
-      for (Index position = 0; position < kPositions; ++position)
-        for (Index first = 0; first < kPlane; first += kRows) {
-          Vector<T> sums[kRows][kVectors<T>] = {};
-          for (Index image = 0; image < num_images; ++image) {
-            const T* g = cotangents + (image * features + to) / kPlane * plane_size +
-                         position * position_size;
-            const T* h = images + (image * channels + from) / kPlane * plane_size +
-                         position * position_size + first;
-            for (Index at = 0; at < position_size; at += kPlane) {
-              Vector<T> values[kVectors<T>];
-              for (Index n = 0; n < kVectors<T>; ++n) values[n] = Load(g + at + n * kLanes<T>);
+  constexpr Index kBlock = kPlane * kPlane;
+  const Tiles tiles(shape);
+  constexpr Index at_once = 16;  // tiles whose transforms stay in the innermost caches
+  T* inputs = Scratch<T>(4, kPositions * channels * (at_once + 1));
+  T* outputs = Scratch<T>(5, kPositions * features * (at_once + 1));
+  T* products = Scratch<T>(6, kPositions * channels * features);
+  bool is_first = true;
+  for (Index image = 0; image < num_images; ++image)
+    for (Index begin = 0; begin < tiles.count; begin += at_once, is_first = false) {
+      const Index count = std::min(at_once, tiles.count - begin), size = count * kPlane;
+      const Index step = size + kPlane;  // or all positions would share few sets of the cache
+      for (Index tile = 0; tile < count; ++tile) {
+        const Index at = tiles.At(begin + tile);
+        for (Index plane = 0; plane < channels / kPlane; ++plane)
+          TransformInputs(images + (image * channels / kPlane + plane) * shape.plane() + at,
+                          tiles.row, inputs + plane * kPositions * step + tile * kPlane, step);
+        for (Index plane = 0; plane < features / kPlane; ++plane)
+          TransformCotangents(cotangents + (image * features / kPlane + plane) * shape.plane() + at,
+                              tiles.row, outputs + plane * kPositions * step + tile * kPlane, step);
+      }
+      T* to = products;
+      for (Index g_plane = 0; g_plane < features / kPlane; ++g_plane)
+        for (Index plane = 0; plane < channels / kPlane; ++plane)
+          for (Index position = 0; position < kPositions; ++position) {
+            const T* g = outputs + (g_plane * kPositions + position) * step;
+            const T* h = inputs + (plane * kPositions + position) * step;
+            for (Index first = 0; first < kPlane; first += kRows, to += kRows * kPlane) {
+              Vector<T> sums[kRows][kVectors<T>] = {};
+              if (!is_first)
+#pragma GCC unroll 16
+                for (int row = 0; row < kRows; ++row)
+                  for (Index n = 0; n < kVectors<T>; ++n)
+                    sums[row][n] = Load(to + row * kPlane + n * kLanes<T>);
+              for (Index at = 0; at < size; at += kPlane) {
+                Vector<T> values[kVectors<T>];
+                for (Index n = 0; n < kVectors<T>; ++n) values[n] = Load(g + at + n * kLanes<T>);
+#pragma GCC unroll 16
+                for (int row = 0; row < kRows; ++row)
+                  for (Index n = 0; n < kVectors<T>; ++n)
+                    sums[row][n] += values[n] * h[at + first + row];
+              }
 #pragma GCC unroll 16
               for (int row = 0; row < kRows; ++row)
-                for (Index n = 0; n < kVectors<T>; ++n) sums[row][n] += values[n] * h[at + row];
+                for (Index n = 0; n < kVectors<T>; ++n)
+                  Store(to + row * kPlane + n * kLanes<T>, sums[row][n]);
             }
           }
-#pragma GCC unroll 16
-          for (int row = 0; row < kRows; ++row)
-            for (Index n = 0; n < kVectors<T>; ++n)
-              Store(products + (position * kPlane + first + row) * kPlane + n * kLanes<T>,
-                    sums[row][n]);
-        }
+    }
+  for (Index to = 0; to < features; to += kPlane)
+    for (Index from = 0; from < channels; from += kPlane, products += kPositions * kBlock)
       for (Index row = 0; row < kPlane; ++row)
         for (Index n = 0; n < kPlane; n += kLanes<T>) {
           Vector<T> in[4][4], out[3][3];
@@ -203,7 +220,6 @@ void TileGradient(const Shape& shape, Index channels, Index features, Index num_
               Store(gradient + ((3 * i + j) * channels + from + row) * features + to + n,
                     out[i][j]);
         }
-    }
 }
 
 // A block of a kernel, [3, 3, 16, 16], transformed; positions are `step` apart.
