@@ -217,6 +217,7 @@ def score(
         table = default_table()
     loaded = None if table is None else load_accuracies(table, space, request.genotypes)
     start = time.perf_counter()
+    _say_what_takes_long(settings)
     with _progress() as on_step:
         result = run_score(settings, request, out, process=process, table=loaded, on_step=on_step)
     _print_run(result, request, settings, out, time.perf_counter() - start)
@@ -323,6 +324,19 @@ def _print_run(result, request, settings, out: Path, seconds: float) -> None:
         print(f"written to {out}: {_FILES}")
     else:
         print(f"scored before, nothing was run again; in {out}: {_FILES}")
+
+
+def _say_what_takes_long(settings) -> None:
+    from nasjax.metrics import conv_kernels
+    from nasjax.metrics.plans import PLANS
+
+    if settings.engine not in ("auto", "native") or settings.space not in PLANS:
+        return
+    if conv_kernels.is_to_be_compiled():
+        print(
+            "nasjax: compiling kernels for this processor, once: half a minute at most.",
+            file=sys.stderr,
+        )
 
 
 def _say_what_is_slow(settings, engines) -> None:

@@ -31,6 +31,7 @@ def run(monkeypatch, capfd, tmp_path, wide_console):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(score_module, "space_scorer", made_up_scorer)
     monkeypatch.setattr(conv_kernels, "why_not", lambda: None)
+    monkeypatch.setattr(conv_kernels, "is_to_be_compiled", lambda: False)
     monkeypatch.delenv(cli_common.DATA_VARIABLE, raising=False)
 
     def call(*arguments):
@@ -94,6 +95,10 @@ def test_what_computed_the_scores_is_told(run, tmp_path, monkeypatch):
     assert re.search("1 network in .*, by native\n", out)
     metadata = json.loads((tmp_path / "native" / "metadata.json").read_text())
     assert metadata["engines"] == {"native": ["outputs", "activations"]}
+    monkeypatch.setattr(conv_kernels, "is_to_be_compiled", lambda: True)
+    code, out, err = run(*cell, "--out", "new")
+    assert err.startswith("nasjax: compiling kernels for this processor, once")
+    monkeypatch.setattr(conv_kernels, "is_to_be_compiled", lambda: False)
     monkeypatch.setattr(conv_kernels, "why_not", lambda: "there is no compiler")
     code, out, err = run(*cell, "--out", "xla")
     assert ", by walk\n" in out
@@ -103,7 +108,7 @@ def test_what_computed_the_scores_is_told(run, tmp_path, monkeypatch):
     code, out, err = run(*cell, "--out", "native")
     assert code == 2
     assert "kernels: there native, here XLA" in err
-    code, out, err = run(*cell, "--out", "new", "--engine", "native")
+    code, out, err = run(*cell, "--out", "newer", "--engine", "native")
     assert code == 2
     assert "--engine: no 'native' kernels: there is no compiler. Use 'auto' or 'walk'." in err
 

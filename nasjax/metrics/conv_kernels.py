@@ -54,11 +54,19 @@ class _CompilerError(Exception):
 def why_not() -> str | None:
     """Why the kernels cannot be used in this process, None if they can; compiles them if need be.
 
-    That takes about ten seconds, once: the result is kept in ``$XDG_CACHE_HOME/nasjax``
+    That takes about twenty seconds, once: the result is kept in ``$XDG_CACHE_HOME/nasjax``
     (``~/.cache/nasjax``). The compiler is ``$CXX``, or ``c++``, ``g++`` or ``clang++``.
     """
     with _LOCK:
         return _why_not()
+
+
+def is_to_be_compiled() -> bool:
+    """Whether ``why_not`` is going to compile the kernels now, which takes its time."""
+    try:
+        return jax.default_backend() == "cpu" and not _path(_compiler()).exists()
+    except _CompilerError:
+        return False
 
 
 @functools.cache
@@ -78,15 +86,12 @@ def _why_not() -> str | None:
 def _library() -> Path:
     """The compiled kernels, from the cache or made now."""
     compiler = _compiler()
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nasjax"
-    sources = [_SOURCE.with_name(name).read_text() for name in (_SOURCE.name, *_HEADERS)]
-    identity = (sources, jaxlib.__version__, compiler, _FLAGS, _processor())
-    path = folder / f"conv_kernels-{hashlib.sha256(repr(identity).encode()).hexdigest()[:16]}.so"
+    path = _path(compiler)
     if path.exists():
         return path
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=folder))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=path.parent))
     except OSError:  # no place to keep it: made anew by every process
         path = Path(tempfile.mkdtemp()) / path.name
         _compile(compiler, path)
@@ -97,6 +102,15 @@ def _library() -> Path:
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return path
+
+
+def _path(compiler: Sequence[str]) -> Path:
+    """Where the cache has the kernels by this compiler for this processor."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nasjax"
+    sources = [_SOURCE.with_name(name).read_text() for name in (_SOURCE.name, *_HEADERS)]
+    identity = (sources, jaxlib.__version__, compiler, _FLAGS, _processor())
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+    return folder / f"conv_kernels-{digest}.so"
 
 
 def _compiler() -> tuple[str, ...]:

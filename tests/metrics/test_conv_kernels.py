@@ -284,7 +284,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_kernels_are_compiled_once_for_a_processor(folder, monkeypatch):
+    assert conv_kernels.is_to_be_compiled()
     path = conv_kernels._library()
+    assert not conv_kernels.is_to_be_compiled()
     assert path.parent == folder / "cache" / "nasjax"
     assert conv_kernels._library() == path
     calls = (folder / "bin" / "calls").read_text().splitlines()
