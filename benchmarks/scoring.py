@@ -3,6 +3,7 @@
     python benchmarks/scoring.py                         # every metric alone, then the set
     python benchmarks/scoring.py --metrics set           # the set alone
     python benchmarks/scoring.py --metrics set --processes 1,2 --devices 1,2   # how the rate grows
+    python benchmarks/scoring.py --engine walk           # without nasjax's kernels for CPUs
     python benchmarks/scoring.py --peer                  # beside plain PyTorch (pip install torch)
 
 Each metric runs in a process of its own: seconds of the first architectures, in which all
@@ -193,7 +194,7 @@ if __name__ == "__main__":
     parser.add_argument("--metrics", default="all", help=f"all, or some of: {', '.join(SETS)}")
     parser.add_argument("--processes", default="", help="numbers joined by commas")
     parser.add_argument("--devices", default="", help="numbers joined by commas")
-    parser.add_argument("--engine", default="walk")
+    parser.add_argument("--engine", default="auto", help="native and walk are to be compared")
     parser.add_argument("--peer", action="store_true", help="plain PyTorch too")
     parser.add_argument("--data", default="random")
     parser.add_argument("--batch-size", type=int, default=64)
