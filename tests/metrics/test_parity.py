@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nasjax.metrics import score_network, scored_network, statistics
+from nasjax.metrics import conv_kernels, score_network, scored_network, statistics
 from nasjax.metrics.plans import nasbench201_plan
 from nasjax.metrics.score import batch_facts, evaluate, needed_statistics
 from nasjax.metrics.walk import WALKED, walk_statistics
@@ -74,11 +74,15 @@ def _batch(dtype=jnp.float32):
 
 
 def _scores(genotype, params, x, y, metrics):
-    """By walks where they serve; ReLUs that lead nowhere count there, as the code counts them."""
+    """By walks where they serve, with kernels for CPUs if there are any.
+
+    ReLUs that lead nowhere count in public code, and not in walks.
+    """
     names = needed_statistics(metrics)
     walked = [name for name in names if name in WALKED - {"activations"}]
     plan = nasbench201_plan(genotype, **CONFIGS)
-    found = walk_statistics(plan, params, x, y, walked, num_parts=2)
+    is_native = conv_kernels.why_not() is None
+    found = walk_statistics(plan, params, x, y, walked, num_parts=2, is_native=is_native)
     rest = [name for name in names if name not in walked]
     if not plan.is_dead and rest:
         network = scored_network("nasbench201", genotype, params, **CONFIGS)
