@@ -328,11 +328,8 @@ def _print_run(result, request, settings, out: Path, seconds: float) -> None:
 
 def _say_what_takes_long(settings) -> None:
     from nasjax.metrics import conv_kernels
-    from nasjax.metrics.plans import PLANS
 
-    if settings.engine not in ("auto", "native") or settings.space not in PLANS:
-        return
-    if conv_kernels.is_to_be_compiled():
+    if settings.may_be_native and conv_kernels.is_to_be_compiled():
         print(
             "nasjax: compiling kernels for this processor, once: half a minute at most.",
             file=sys.stderr,

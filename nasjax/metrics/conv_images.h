@@ -168,10 +168,10 @@ inline Vector<T> Hidden(bool has_relu, const T* from) {
   return !has_relu ? value : (value <= Vector<T>{} ? Vector<T>{} : value);
 }
 
-// Where the gate is positive, the value; else zero. Without a gate, the value.
+// Where the gate is positive, the value; else zero. Without a ReLU, the value.
 template <typename T>
 inline Vector<T> Gated(bool has_relu, const T* gate, Vector<T> value) {
-  return !has_relu || gate == nullptr ? value : (Load(gate) > Vector<T>{} ? value : Vector<T>{});
+  return !has_relu ? value : (Load(gate) > Vector<T>{} ? value : Vector<T>{});
 }
 
 }  // namespace

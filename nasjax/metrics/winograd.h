@@ -84,31 +84,31 @@ inline void Square(const V in[kFrom][kFrom], V out[kTo][kTo], One one) {
   for (int i = 0; i < kTo; ++i) one(half[i], out[i]);
 }
 
-// A tile of 16 channels, transformed; positions are `step` apart.
-template <typename T>
-inline void TransformInputs(const T* from, Index row, T* to, Index step) {
+// Squares of 16 channels, transformed: `row` and `column` are between the numbers that are read,
+// `to_row` and `to_column` between those that are written.
+template <int kFrom, int kTo, typename T, typename One>
+inline __attribute__((always_inline)) void Transform(const T* from, Index row, Index column, T* to,
+                                                     Index to_row, Index to_column, One one) {
   for (Index n = 0; n < kPlane; n += kLanes<T>) {
-    Vector<T> in[4][4], out[4][4];
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j) in[i][j] = Load(from + i * row + j * kPlane + n);
-    Square<4, 4>(in, out, OfInputs<Vector<T>>);
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j) Store(to + (4 * i + j) * step + n, out[i][j]);
+    Vector<T> in[kFrom][kFrom], out[kTo][kTo];
+    for (int i = 0; i < kFrom; ++i)
+      for (int j = 0; j < kFrom; ++j) in[i][j] = Load(from + i * row + j * column + n);
+    Square<kFrom, kTo>(in, out, one);
+    for (int i = 0; i < kTo; ++i)
+      for (int j = 0; j < kTo; ++j) Store(to + i * to_row + j * to_column + n, out[i][j]);
   }
 }
 
-// The cotangents of a tile's outputs, transformed. They lie one pixel in from the tile's begin.
+// A tile; positions are `step` apart.
+template <typename T>
+inline void TransformInputs(const T* from, Index row, T* to, Index step) {
+  Transform<4, 4>(from, row, kPlane, to, 4 * step, step, OfInputs<Vector<T>>);
+}
+
+// The cotangents of a tile's outputs. They lie one pixel in from the tile's begin.
 template <typename T>
 inline void TransformCotangents(const T* from, Index row, T* to, Index step) {
-  from += row + kPlane;
-  for (Index n = 0; n < kPlane; n += kLanes<T>) {
-    Vector<T> in[2][2], out[4][4];
-    for (int i = 0; i < 2; ++i)
-      for (int j = 0; j < 2; ++j) in[i][j] = Load(from + i * row + j * kPlane + n);
-    Square<2, 4>(in, out, OfCotangents<Vector<T>>);
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j) Store(to + (4 * i + j) * step + n, out[i][j]);
-  }
+  Transform<2, 4>(from + row + kPlane, row, kPlane, to, 4 * step, step, OfCotangents<Vector<T>>);
 }
 
 // Some tiles convolved by a transformed kernel: `use` as in `Convolve`.
@@ -209,30 +209,17 @@ void TileGradient(const Shape& shape, Index channels, Index features, Index num_
   for (Index to = 0; to < features; to += kPlane)
     for (Index from = 0; from < channels; from += kPlane, products += kPositions * kBlock)
       for (Index row = 0; row < kPlane; ++row)
-        for (Index n = 0; n < kPlane; n += kLanes<T>) {
-          Vector<T> in[4][4], out[3][3];
-          for (int i = 0; i < 4; ++i)
-            for (int j = 0; j < 4; ++j)
-              in[i][j] = Load(products + ((4 * i + j) * kPlane + row) * kPlane + n);
-          Square<4, 3>(in, out, ToKernel<Vector<T>>);
-          for (int i = 0; i < 3; ++i)
-            for (int j = 0; j < 3; ++j)
-              Store(gradient + ((3 * i + j) * channels + from + row) * features + to + n,
-                    out[i][j]);
-        }
+        Transform<4, 3>(products + row * kPlane, 4 * kBlock, kBlock,
+                        gradient + (from + row) * features + to, 3 * channels * features,
+                        channels * features, ToKernel<Vector<T>>);
 }
 
 // A block of a kernel, [3, 3, 16, 16], transformed; positions are `step` apart.
 template <typename T>
 void TransformKernel(const T* block, T* to, Index step) {
-  for (Index at = 0; at < kPlane * kPlane; at += kLanes<T>) {
-    Vector<T> in[3][3], out[4][4];
-    for (int i = 0; i < 3; ++i)
-      for (int j = 0; j < 3; ++j) in[i][j] = Load(block + (3 * i + j) * kPlane * kPlane + at);
-    Square<3, 4>(in, out, OfKernel<Vector<T>>);
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j) Store(to + (4 * i + j) * step + at, out[i][j]);
-  }
+  constexpr Index kBlock = kPlane * kPlane;
+  for (Index at = 0; at < kBlock; at += kPlane)
+    Transform<3, 4>(block + at, 3 * kBlock, kBlock, to + at, 4 * step, step, OfKernel<Vector<T>>);
 }
 
 }  // namespace

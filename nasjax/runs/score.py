@@ -143,6 +143,11 @@ class ScoreSettings:
         """Of the weights."""
         return range(self.seed, self.seed + self.num_seeds)
 
+    @property
+    def may_be_native(self) -> bool:
+        """Whether kernels for CPUs are asked for, where there are any."""
+        return self.engine in ("auto", "native") and self.space in PLANS
+
     def run_name(self) -> str:
         """A name for the run's folder: space, data, seed, and what is not a default."""
         name = run_name("score", self, ScoreSettings(space=self.space)).replace(":", ".")
@@ -302,11 +307,7 @@ def _settings_of_record(settings: ScoreSettings) -> dict[str, Any]:
     """What all scores of a folder share: not their metrics, to which others may be added."""
     shared = dataclasses.asdict(settings)
     del shared["metrics"]
-    is_native = (
-        settings.engine in ("auto", "native")
-        and settings.space in PLANS
-        and conv_kernels.why_not() is None
-    )
+    is_native = settings.may_be_native and conv_kernels.why_not() is None
     # The last bits are those of the kernels.
     return {**shared, "kernels": "native" if is_native else "XLA"}
 
